@@ -1,0 +1,105 @@
+"""What /proc says about a process: pure parsers, and the short reads that feed them.
+
+Raw reads, not psutil: this is the path of every open (psutil's `parents()`
+takes 1.4 ms, one raw read 10-20 µs, measured on Linux 6.18).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+__all__ = ["Stat", "parse_environ", "parse_stat", "parse_syscall", "parse_tgid", "read", "syscall", "text_of"]
+
+
+class Stat(NamedTuple):
+    """Of /proc/PID/stat: `start` is in clock ticks since boot, `image` changes with every exec."""
+
+    comm: str
+    state: str
+    ppid: int
+    start: int
+    image: int
+
+
+def read(path: str, limit: int = 65536) -> bytes | None:
+    """The content of a procfs file, None when the process is gone or not ours to see."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return os.read(fd, limit)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def parse_stat(raw: bytes) -> Stat | None:
+    """None for anything that is not a stat line; the name may hold any byte."""
+    left, right = raw.find(b"("), raw.rfind(b")")
+    if left < 0 or right < left:
+        return None
+    rest = raw[right + 1 :].split()
+    if len(rest) < 20:
+        return None
+    try:
+        # Field numbers of proc(5) less 3: state 3, ppid 4, starttime 22, env_start 50.
+        image = int(rest[47]) if len(rest) > 47 else 0
+        return Stat(
+            raw[left + 1 : right].decode("utf-8", "surrogateescape"),
+            rest[0].decode("ascii", "replace"),
+            int(rest[1]),
+            int(rest[19]),
+            image,
+        )
+    except ValueError:
+        return None
+
+
+def parse_tgid(raw: bytes) -> int | None:
+    """The thread group of a thread, from /proc/TID/status."""
+    at = raw.find(b"\nTgid:")
+    if at < 0:
+        return None
+    try:
+        return int(raw[at + 6 : raw.index(b"\n", at + 1)])
+    except ValueError:
+        return None
+
+
+def parse_environ(raw: bytes, names: tuple[bytes, ...]) -> dict[bytes, bytes]:
+    """The variables called `names`; the first of a name counts, as for getenv(3)."""
+    found: dict[bytes, bytes] = {}
+    for item in raw.split(b"\0"):
+        name, sep, value = item.partition(b"=")
+        if sep and name in names:
+            found.setdefault(name, value)
+    return found
+
+
+def parse_syscall(raw: bytes) -> tuple[int, tuple[int, ...]] | None:
+    """Number and arguments of the system call that a thread sleeps in."""
+    parts = raw.split()
+    try:
+        return int(parts[0]), tuple(int(p, 16) for p in parts[1:7])
+    except (ValueError, IndexError):
+        return None
+
+
+def syscall(tid: int) -> tuple[int, tuple[int, ...]] | None:
+    raw = read(f"/proc/{tid}/syscall", 512)
+    return parse_syscall(raw) if raw else None
+
+
+def text_of(cmdline: bytes | None, comm: str, limit: int = 400) -> str:
+    """A command line as one would type it, cut to `limit` characters."""
+    import shlex
+
+    words = [w.decode("utf-8", "surrogateescape") for w in (cmdline or b"").split(b"\0")]
+    while words and not words[-1]:
+        words.pop()
+    if not words:
+        return comm
+    return shlex.join(words[:64])[:limit]

@@ -1,0 +1,462 @@
+"""The only door into the core: events come in, decisions and warnings go out.
+
+Nothing here waits, so nothing can come between reading the ledger and writing
+it, and no lock is needed. An intended change (`intend`) and a finished one
+(`done`) are two calls: between them the system call happens; if it fails, the
+second never comes and the ledger is as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from fsguard.core import wording
+from fsguard.core.history import History
+from fsguard.core.ledger import Ledger
+from fsguard.core.looks import Looks
+from fsguard.core.model import (
+    CONFLICT,
+    NOTE,
+    Act,
+    Actor,
+    Command,
+    Kind,
+    PathState,
+    Process,
+    Task,
+    Warning,
+    Write,
+)
+from fsguard.core.outbox import Outbox
+from fsguard.core.policy import DEFAULT_IGNORE, Patterns, Policies
+from fsguard.core.reverts import Deletion, Undo, victims_of_content, victims_of_deletion
+from fsguard.core.rules import Finding, judge, unseen
+from fsguard.core.tasks import Tasks
+
+__all__ = ["Change", "Guard", "Limits", "Probe"]
+
+
+class Probe(Protocol):
+    """Facts that only the outside knows; asked only when a warning is due."""
+
+    def self_locking(self, path: bytes, file: object, act: Act) -> bool:
+        """True when the programs that use this file lock it for themselves."""
+
+    def git_ignored(self, path: bytes) -> bool:
+        """True when the repository's own ignore files name the path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of what is remembered."""
+
+    paths: int = 200_000
+    tasks: int = 10_000
+    warnings: int = 10_000
+    log: int = 50_000
+    bulk_files: int = 200
+
+
+@dataclass(slots=True, eq=False)
+class Change:
+    """One write session: an open file that is written, or a single change.
+
+    `bases` holds, per path, what was there before the session's first change.
+    """
+
+    actor: Actor
+    raised: list[tuple[Warning, bytes]] = field(default_factory=list)
+    bases: dict[PathState, tuple[Undo, bytes | None]] = field(default_factory=dict)
+    first: dict[PathState, int] = field(default_factory=dict)
+    last: dict[PathState, int] = field(default_factory=dict)
+
+
+class Guard:
+    """Judges what tasks do to the paths of one workspace."""
+
+    def __init__(
+        self,
+        probe: Probe,
+        *,
+        policies: Policies | None = None,
+        ignore: Iterable[str] = DEFAULT_IGNORE,
+        limits: Limits | None = None,
+    ) -> None:
+        self.limits = limits or Limits()
+        self.probe = probe
+        self.policies = policies or Policies()
+        self.ignored = Patterns(ignore)
+        self.ledger = Ledger(self.limits.paths)
+        self.tasks = Tasks(self.limits.tasks, self.ledger.drop_task)
+        self.outbox = Outbox(self.limits.warnings)
+        self.history = History(self.limits.log)
+        self.looks = Looks(self.ledger, self.limits.bulk_files)
+        self.deletions: dict[PathState, Deletion] = {}
+
+    # -- looks ----------------------------------------------------------------
+
+    def looked(self, actor: Actor, paths: Iterable[bytes], now: float, partial: bool = False) -> None:
+        """`actor` has opened the content of a file for reading; `paths` are its names."""
+        for path in paths:
+            footprint = actor.command.footprint
+            if footprint is not None:
+                footprint.read[path] = None
+            if self.ignored(path):
+                continue
+            self.history.add(now, "read", path, actor)
+            if actor.task is None:
+                continue
+            self.looks.looked(self.ledger.at(path), actor, now, partial)
+
+    def looked_absent(self, actor: Actor, path: bytes, now: float) -> None:
+        """`actor` tried to read `path` and found nothing there."""
+        state = self.ledger.find(path)
+        if state is not None and state.absent and actor.task is not None:
+            self.looks.looked_absent(state, actor, now)
+
+    # -- intended changes -----------------------------------------------------
+
+    def watched(self, path: bytes, actor: Actor) -> bool:
+        """False when nothing is ever said about `actor`'s changes to `path`."""
+        if actor.task is None or actor.disabled or self.ignored(path):
+            return False
+        return self.policies.of(path, actor.task.id) != "off"
+
+    def intend(
+        self, change: Change, path: bytes, act: Act, now: float, file: object = None
+    ) -> Warning | None:
+        """Judge a change that is about to happen.
+
+        Returns the warning that was put on record, if any; `Warning.refused`
+        means that the change must not happen (policy ``block``).
+        """
+        actor = change.actor
+        state = self.ledger.find(path)
+        if state is None or not self.watched(path, actor):
+            return None
+        finding = judge(state, actor, act)
+        if finding is None or self._excused(state, act, file):
+            return None
+        warning = self._raise(state, actor, finding, now)
+        if not warning.refused:
+            change.raised.append((warning, path))
+        return warning
+
+    def _excused(self, state: PathState, act: Act, file: object) -> bool:
+        """True for writes in place to files whose users lock them for themselves."""
+        in_place = act in (Act.WRITE, Act.APPEND)
+        if in_place and state.self_locking:
+            return True
+        if not self.probe.self_locking(state.path, file, act):
+            return False
+        state.self_locking = state.self_locking or in_place
+        return True
+
+    def _raise(self, state: PathState, actor: Actor, finding: Finding, now: float) -> Warning:
+        task = actor.task
+        assert task is not None
+        severity = finding.kind.severity
+        if severity == CONFLICT and self.probe.git_ignored(state.path):
+            severity = NOTE
+        refused = severity == CONFLICT and self.policies.of(state.path, task.id) == "block"
+        newest = finding.writes[0] if finding.writes else None
+        path, text = state.path, actor.command.text
+        return self.outbox.add(
+            kind=finding.kind,
+            severity=severity,
+            task=task.id,
+            pid=actor.process.pid,
+            command=actor.command,
+            sibling=newest.author if newest is not None else None,
+            sibling_command=_command_of(newest),
+            sibling_time=newest.time if newest is not None else None,
+            read_time=finding.read_time,
+            path=path,
+            now=now,
+            message=lambda more: wording.sentence(finding, path, text, refused, more),
+            refused=refused,
+        )
+
+    # -- content --------------------------------------------------------------
+
+    def wants_content(self, actor: Actor, path: bytes) -> bool:
+        """Should the present content be digested before `actor` destroys it?
+
+        Not when a task overwrites its own work and nobody else is around: an
+        untar or a build by one task costs nothing.
+        """
+        if self.ignored(path):
+            return False
+        alone = len(self.tasks) <= (1 if actor.task is not None else 0)
+        state = self.ledger.find(path)
+        last = state.writers[-1] if state is not None and state.writers else None
+        if last is None or last.task is None:
+            return len(self.tasks) > 0
+        return not alone or last.task is not actor.task
+
+    def base(self, change: Change, path: bytes, digest: bytes | None) -> None:
+        """`digest` is what `path` holds before the first change of this session."""
+        state = self.ledger.at(path)
+        if state in change.bases:
+            return
+        change.bases[state] = (Undo.of(state), digest)
+        if digest is not None:
+            self.ledger.remember_content(state, state.version, digest)
+
+    # -- finished changes -----------------------------------------------------
+
+    def done(self, change: Change, path: bytes, act: Act, now: float) -> None:
+        """A change of content has happened: the version moves."""
+        actor = change.actor
+        self._record(actor, path, act, now)
+        if self.ignored(path):
+            return
+        state = self.ledger.at(path)
+        if act in (Act.DELETE, Act.MOVE_AWAY):
+            self._deleted(change, state, act, now)
+            return
+        deletion = self.deletions.get(state)
+        if deletion is not None and act is Act.CREATE:
+            self._recreated(change, state, deletion, now)
+        change.bases.setdefault(state, (Undo.of(state), None))
+        self._move(change, state, act, now)
+
+    def _move(self, change: Change, state: PathState, act: Act, now: float) -> None:
+        actor = change.actor
+        missed = unseen(state, actor.task) if actor.task is not None else []
+        version = self.ledger.move(state, actor, act, now)
+        change.first.setdefault(state, version)
+        change.last[state] = version
+        self.looks.wrote(state, actor, act, bool(missed), now)
+
+    def current(self, change: Change, path: bytes) -> bool:
+        """True when nobody else has changed `path` since this session last did."""
+        state = self.ledger.find(path)
+        return state is not None and change.last.get(state) == state.version
+
+    def _record(self, actor: Actor, path: bytes, act: Act, now: float, target: bytes | None = None) -> None:
+        if not self.ignored(path):
+            op = {Act.CREATE: "create", Act.DELETE: "delete", Act.MOVE_AWAY: "rename"}.get(act, "write")
+            self.history.add(now, op, path, actor, target)
+        if actor.task is not None:
+            actor.task.writes += 1
+        footprint = actor.command.footprint
+        if footprint is None:
+            return
+        if act is Act.DELETE:
+            footprint.deleted[path] = None
+        elif act is Act.MOVE_AWAY:
+            if target is not None:
+                footprint.renamed.append((path, target))
+        else:
+            footprint.written[path] = None
+            if act is Act.CREATE:
+                footprint.created[path] = None
+
+    def renamed(
+        self, change: Change, source: bytes, target: bytes, now: float, directory: bool, same: bool = False
+    ) -> None:
+        """`source` has been renamed to `target`; `same`: over a file of equal content."""
+        actor = change.actor
+        self._record(actor, source, Act.MOVE_AWAY, now, target)
+        if directory:
+            if not (self.ignored(source + b"/x") and self.ignored(target + b"/x")):
+                self.ledger.rename_tree(source, target, actor, now)
+            return
+        if actor.command.footprint is not None:
+            actor.command.footprint.written[target] = None
+        if self.ignored(source) and self.ignored(target):
+            return
+        old, new = self.ledger.at(source), self.ledger.at(target)
+        deletion = self.deletions.pop(new, None)
+        if deletion is not None:
+            self._tell_deleted(new, deletion, now)
+        if same:
+            self._deleted(change, old, Act.MOVE_AWAY, now)
+            return
+        blind = actor.task is not None and self.looks.ignorant(old, actor.task)
+        fresh = not new.writers and not new.looks
+        undo = Undo.of(new)
+        write = self._begin_deletion(old, actor)
+        self.ledger.rename(old, new, actor, now)
+        change.bases.setdefault(new, (undo, None))
+        change.first.setdefault(new, new.version)
+        change.last[new] = new.version
+        if not (blind and fresh):
+            self.looks.wrote(new, actor, Act.REPLACE, False, now)
+        self.looks.wrote(old, actor, Act.MOVE_AWAY, False, now)
+        self._pend(change, old, write, now)
+
+    def linked(self, change: Change, known: Iterable[bytes], target: bytes, now: float) -> None:
+        """`target` is a further name of the file called `known`: same content, same looks."""
+        actor = change.actor
+        self.done(change, target, Act.CREATE, now)
+        new = self.ledger.find(target)
+        if new is None:
+            return
+        for path in known:
+            old = self.ledger.find(path)
+            if old is None:
+                continue
+            for task, look in old.looks.items():
+                if task is not actor.task and look.existed and look.version >= old.version:
+                    copy = replace(look, version=new.version)
+                    self.ledger.stamp(new, task, copy)
+
+    # -- deletions and reverts ------------------------------------------------
+
+    def _begin_deletion(self, state: PathState, actor: Actor) -> tuple[list[Write], Undo]:
+        return victims_of_deletion(state, actor), Undo.of(state)
+
+    def _deleted(self, change: Change, state: PathState, act: Act, now: float) -> None:
+        begun = self._begin_deletion(state, change.actor)
+        self._move(change, state, act, now)
+        self._pend(change, state, begun, now)
+
+    def _pend(self, change: Change, state: PathState, begun: tuple[list[Write], Undo], now: float) -> None:
+        victims, undo = begun
+        earlier = self.deletions.pop(state, None)
+        if earlier is not None:
+            self._tell_deleted(state, earlier, now)
+        base = change.bases.get(state)
+        digest = base[1] if base is not None else None
+        raised = [(w, p) for w, p in change.raised if p == state.path]
+        if victims or digest is not None:
+            self.deletions[state] = Deletion(
+                change.actor, now, state.writers[-1], state.version, victims, undo, digest, raised
+            )
+
+    def _recreated(self, change: Change, state: PathState, deletion: Deletion, now: float) -> None:
+        del self.deletions[state]
+        if deletion.actor.task is change.actor.task and deletion.actor.command is change.actor.command:
+            # Unlink and create by one command is a replacement: judged by what it leaves.
+            change.bases[state] = (deletion.undo, deletion.digest)
+            change.first[state] = deletion.version
+            change.raised += deletion.raised
+        else:
+            self._tell_deleted(state, deletion, now)
+
+    def settle(self, now: float, gone: Callable[[Actor], bool], ended: Command | None = None) -> bool:
+        """Judge the deletions that have waited long enough; True when some still wait."""
+        for state, deletion in list(self.deletions.items()):
+            if deletion.ripe(now, gone, ended):
+                del self.deletions[state]
+                self._tell_deleted(state, deletion, now)
+        return bool(self.deletions)
+
+    def _tell_deleted(self, state: PathState, deletion: Deletion, now: float) -> None:
+        for victim in deletion.victims:
+            self._tell_victim(state, deletion.write, deletion.actor, victim, now, deleted=True)
+
+    def _tell_victim(
+        self, state: PathState, act: Write, actor: Actor, victim: Write, now: float, deleted: bool
+    ) -> None:
+        task = victim.task
+        if task is None or actor.task is None or actor.disabled or self.ignored(state.path):
+            return
+        if self.policies.of(state.path, task.id) == "off":
+            return
+        path = state.path
+        if self._excused(state, act.act, None):
+            return
+        told = Write(act.task, act.process, act.command, act.act, act.time, act.version, act.first)
+        severity = NOTE if self.probe.git_ignored(path) else CONFLICT
+        look = state.looks.get(task)
+        self.outbox.add(
+            kind=Kind.REVERTED,
+            severity=severity,
+            task=task.id,
+            pid=victim.process.pid,
+            command=victim.command,
+            sibling=actor.task.id,
+            sibling_command=act.command.text,
+            sibling_time=act.time,
+            read_time=look.time if look is not None else None,
+            path=path,
+            now=now,
+            message=lambda more: wording.reverted(path, told, victim, deleted, more),
+        )
+
+    def closed(self, change: Change, digest: Callable[[], bytes | None], now: float) -> None:
+        """The write session has ended; `digest` gives the content it leaves."""
+        value: bytes | None = None
+        known = False
+        for state, first in list(change.first.items()):
+            undo, base = change.bases.get(state, (None, None))
+            candidates = base is not None or any(v < first for v, _ in state.contents)
+            if candidates and not known:
+                value, known = digest(), True
+            if value is not None and value == base and undo is not None:
+                if undo.apply(state, change.actor):
+                    for warning, path in change.raised:
+                        if path == state.path:
+                            self.outbox.withdraw(warning, path)
+                continue
+            act = next((w for w in reversed(state.writers) if w.process is change.actor.process), None)
+            if act is None:
+                continue
+            victims = victims_of_content(state, change.actor, first, value) if value is not None else []
+            for victim in victims:
+                self._tell_victim(state, act, change.actor, victim, now, deleted=False)
+
+    # -- questions ------------------------------------------------------------
+
+    def check(self, task: Task, path: bytes) -> tuple[Finding, str] | None:
+        """Would a write by `task` now be a conflict? The finding and its sentence."""
+        state = self.ledger.find(path)
+        if state is None or self.ignored(path):
+            return None
+        actor = Actor(task, Process(0), Command("check", "a write"))
+        finding = judge(state, actor, Act.CREATE if state.absent else Act.TRUNCATE)
+        if finding is None or finding.kind.severity == NOTE:
+            return None
+        return finding, wording.sentence(finding, path, "a write now", False)
+
+    def stale_reads(self, task: Task, by: Task | None = None) -> list[bytes]:
+        """Paths that `task` has read and others (or only `by` and below) changed since."""
+        found = []
+        for state in self.ledger:
+            look = state.looks.get(task)
+            if look is None or look.blind or look.version >= state.version:
+                continue
+            news = [w for w in state.writers if w.version > look.version and w.author != task.id]
+            if by is not None:
+                news = [w for w in news if w.task is not None and w.task.below(by)]
+            if news:
+                found.append(state.path)
+        return found
+
+    def task_ended(self, task: Task, now: float) -> Warning | None:
+        """Mark `task` ended; its parent is told what changed of what it had read."""
+        task.ended = now
+        parent = task.parent
+        if parent is None or not task.writes:
+            return None
+        paths = self.stale_reads(parent, by=task)
+        if not paths:
+            return None
+        command = Command(f"end:{task.id}:{now}", f"task end {task.id}")
+        child = task.id
+        warning: Warning | None = None
+        for path in paths:
+            warning = self.outbox.add(
+                kind=Kind.STALE_READ,
+                severity=NOTE,
+                task=parent.id,
+                pid=0,
+                command=command,
+                sibling=child,
+                sibling_command="",
+                sibling_time=now,
+                read_time=None,
+                path=path,
+                now=now,
+                message=lambda more: wording.reminder(child, paths),
+            )
+        return warning
+
+
+def _command_of(write: Write | None) -> str:
+    return write.command.text if write is not None else ""

@@ -1,0 +1,255 @@
+"""The values that the guard works with.
+
+Words follow the field: a *task* is an agent's ID, a *command* the unit whose
+reads count as one look (a run, an announced tool call, else a process), a
+*version* a number that moves with each change of content. Version numbers come
+from one counter for the whole workspace, so they can be compared across paths
+and carried along a rename.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from typing import Final
+
+__all__ = [
+    "CONFLICT",
+    "NOTE",
+    "Act",
+    "Actor",
+    "Command",
+    "Footprint",
+    "Kind",
+    "Look",
+    "PathState",
+    "Process",
+    "Task",
+    "Warning",
+    "Write",
+]
+
+CONFLICT: Final = "conflict"
+NOTE: Final = "note"
+
+
+class Kind(StrEnum):
+    """What can be said; the table of rules is in `fsguard.core.rules`."""
+
+    STALE_WRITE = "stale_write"
+    LOST_UPDATE = "lost_update"
+    CONCURRENT_WRITE = "concurrent_write"
+    RESURRECTED = "resurrected"
+    REVERTED = "reverted"
+    EXTERNAL_WRITE = "external_write"
+    STALE_VIEW = "stale_view"
+    STALE_READ = "stale_read"
+    PARTIAL_VIEW = "partial_view"
+    WAITED = "waited"
+
+    @property
+    def severity(self) -> str:
+        return NOTE if self in _NOTES else CONFLICT
+
+
+_NOTES = frozenset({Kind.STALE_VIEW, Kind.STALE_READ, Kind.PARTIAL_VIEW, Kind.WAITED})
+
+
+class Act(Enum):
+    """How a process changes the content of a path."""
+
+    WRITE = "write"  # in place, at an offset
+    APPEND = "append"  # O_APPEND, at the end
+    TRUNCATE = "truncate"  # O_TRUNC or truncate(2)
+    REPLACE = "replace"  # another file takes the name: rename over, link over, exchange
+    DELETE = "delete"
+    MOVE_AWAY = "move away"  # rename of the source: a deletion of that path
+    CREATE = "create"  # something new where nothing was
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """An agent's task ID and its place in the tree of tasks.
+
+    `floor`: versions up to here are never held against the task as "never
+    read" (it was known before, and forgotten).
+    """
+
+    id: str
+    name: str | None = None
+    parent: Task | None = None
+    children: dict[str, Task] = field(default_factory=dict)
+    started: float = 0.0
+    ended: float | None = None
+    last_seen: float = 0.0
+    floor: int = 0
+    runs: int = 0
+    reads: int = 0
+    writes: int = 0
+
+    def related(self, other: Task | None) -> bool:
+        """True for itself, its ancestors and its descendants."""
+        return other is not None and (self.below(other) or other.below(self))
+
+    def below(self, other: Task) -> bool:
+        node: Task | None = self
+        while node is not None:
+            if node is other:
+                return True
+            node = node.parent
+        return False
+
+
+@dataclass(slots=True)
+class Footprint:
+    """What one command did to the tree, exactly; kept only when asked for."""
+
+    read: dict[bytes, None] = field(default_factory=dict)
+    written: dict[bytes, None] = field(default_factory=dict)
+    created: dict[bytes, None] = field(default_factory=dict)
+    deleted: dict[bytes, None] = field(default_factory=dict)
+    renamed: list[tuple[bytes, bytes]] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class Command:
+    """One `fsguard run`, one announced tool call, else one process.
+
+    A command that opens very many files for reading (`grep -r`) is *bulk*: its
+    reads say nothing about what the agent has looked at. `renewed` remembers
+    the looks it replaced so far, to take them back when it turns out bulk.
+    """
+
+    key: str
+    text: str
+    task: Task | None = None
+    started: float = 0.0
+    ended: float | None = None
+    bulk: bool = False
+    opened: int = 0
+    last_opened: float = 0.0
+    renewed: list[tuple[PathState, Look | None, Look]] = field(default_factory=list)
+    footprint: Footprint | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Process:
+    """A process (thread group), across exec; `looks` is what it read itself."""
+
+    pid: int
+    start: int = 0
+    name: str = ""
+    parent: Process | None = None
+    looks: OrderedDict[PathState, tuple[int, float]] = field(default_factory=OrderedDict)
+
+    def below(self, other: Process) -> bool:
+        node: Process | None = self
+        for _ in range(256):
+            if node is None:
+                return False
+            if node is other:
+                return True
+            node = node.parent
+        return False
+
+    def kin(self, other: Process) -> bool:
+        """True when one of the two started the other, however indirectly."""
+        return self.below(other) or other.below(self)
+
+
+@dataclass(slots=True, eq=False)
+class Actor:
+    """Who does it: a process, on behalf of a task (None: external)."""
+
+    task: Task | None
+    process: Process
+    command: Command
+    disabled: bool = False
+
+
+@dataclass(slots=True)
+class Look:
+    """What a task has seen of a path: a read stamp.
+
+    `version` is the newest version it knows, `existed` whether that was a file
+    or its absence. `before` is (version, time) of the look that the same task
+    had before `command` began, None if it had none. `blind`: the task appended
+    without ever reading, it knows that the path exists and no more. `noted`:
+    versions up to here were already told as a note. `process` is who read.
+    """
+
+    version: int
+    time: float
+    existed: bool = True
+    partial: bool = False
+    command: Command | None = None
+    before: tuple[int, float] | None = None
+    blind: bool = False
+    noted: int = 0
+    process: Process | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Write:
+    """One author's latest run of changes to a path (consecutive ones merge).
+
+    `whole`: it made the content anew, nothing of earlier authors is left in it.
+    """
+
+    task: Task | None
+    process: Process
+    command: Command
+    act: Act
+    time: float
+    version: int
+    first: int
+    appended: bool = False
+    whole: bool = False
+
+    @property
+    def author(self) -> str | None:
+        return self.task.id if self.task is not None else None
+
+
+@dataclass(slots=True, eq=False)
+class PathState:
+    """All that is known about one path of the workspace."""
+
+    path: bytes
+    version: int = 0
+    absent: bool = False
+    floor: int = 0
+    writers: list[Write] = field(default_factory=list)
+    looks: dict[Task, Look] = field(default_factory=dict)
+    contents: list[tuple[int, bytes]] = field(default_factory=list)
+    self_locking: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Warning:
+    """Something to tell a task. `paths` holds every path of a grouped warning."""
+
+    id: int
+    time: float
+    kind: Kind
+    severity: str
+    task: str
+    pid: int
+    command: str
+    sibling: str | None
+    sibling_command: str
+    sibling_time: float | None
+    read_time: float | None
+    paths: dict[bytes, None]
+    count: int
+    message: str
+    refused: bool = False
+    delivered: bool = False
+    withdrawn: bool = False
+    run: str | None = None
+    touched: float = 0.0
+
+    @property
+    def path(self) -> bytes:
+        return next(iter(self.paths), b"")

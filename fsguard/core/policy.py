@@ -1,0 +1,81 @@
+"""Which policy holds for a path and a task, and which paths are not watched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from pathspec import GitIgnoreSpec
+
+__all__ = ["DEFAULT_IGNORE", "POLICIES", "Patterns", "Policies"]
+
+POLICIES = ("warn", "block", "off")
+
+DEFAULT_IGNORE = (
+    ".git/",
+    "node_modules/",
+    "__pycache__/",
+    "target/",
+    ".venv/",
+    "*~",
+    ".*.sw[a-p]",
+    ".*.swpx",
+    ".#*",
+    "\\#*#",
+    "4913",
+    ".goutputstream-*",
+    "*.kate-swp",
+)
+
+
+class Patterns:
+    """Path patterns with the syntax and meaning of .gitignore lines."""
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        self.lines = tuple(patterns)
+        self._spec = GitIgnoreSpec.from_lines(self.lines)
+        self._cache: dict[bytes, bool] = {}
+
+    def __call__(self, path: bytes) -> bool:
+        known = self._cache.get(path)
+        if known is None:
+            if len(self._cache) > 50_000:
+                self._cache.clear()
+            text = path.decode("utf-8", "surrogateescape")
+            known = self._cache[path] = self._spec.match_file(text)
+        return known
+
+
+@dataclass(slots=True)
+class Policies:
+    """``warn``, ``block`` or ``off``: for a task, else for a path, else for all.
+
+    Where several path patterns match, the one set last wins.
+    """
+
+    default: str = "warn"
+    paths: dict[str, str] = field(default_factory=dict)
+    tasks: dict[str, str] = field(default_factory=dict)
+    _compiled: dict[str, Patterns] = field(default_factory=dict)
+
+    def set(self, policy: str, path: str | None = None, task: str | None = None) -> None:
+        if path is not None:
+            self._compiled[path] = Patterns([path])
+            self.paths.pop(path, None)
+            self.paths[path] = policy
+        if task is not None:
+            self.tasks[task] = policy
+        if path is None and task is None:
+            self.default = policy
+
+    def of(self, path: bytes, task: str | None) -> str:
+        if task is not None and task in self.tasks:
+            return self.tasks[task]
+        if self.paths:
+            for pattern in reversed(self.paths):
+                compiled = self._compiled.get(pattern)
+                if compiled is None:
+                    compiled = self._compiled[pattern] = Patterns([pattern])
+                if compiled(path):
+                    return self.paths[pattern]
+        return self.default

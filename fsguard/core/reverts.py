@@ -1,0 +1,100 @@
+"""`reverted`: telling a task that its work was undone by a sibling.
+
+Judged when the sibling's write session ends: the content is what it was before
+the victim wrote, or the file is gone. A deletion waits a moment for a new file
+of that name, because `git checkout -- f` is an unlink and a create.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from fsguard.core.ledger import WHOLE
+from fsguard.core.model import Actor, Command, PathState, Warning, Write
+
+__all__ = ["Deletion", "Undo", "victims_of_content", "victims_of_deletion"]
+
+WAIT_PROCESS = 1.0
+WAIT_RUN = 3.0
+
+
+@dataclass(slots=True)
+class Undo:
+    """How to take back a change that turned out to be none."""
+
+    version: int
+    absent: bool
+    last: Write | None
+    last_version: int
+    last_time: float
+
+    @classmethod
+    def of(cls, state: PathState) -> Undo:
+        last = state.writers[-1] if state.writers else None
+        return cls(
+            state.version,
+            state.absent,
+            last,
+            last.version if last is not None else 0,
+            last.time if last is not None else 0.0,
+        )
+
+    def apply(self, state: PathState, author: Actor) -> bool:
+        """Forget what `author` did to `state` since; False if somebody else wrote too."""
+        later = [w for w in state.writers if w.version > self.version]
+        if any(w.process is not author.process and w.task is not author.task for w in later):
+            return False
+        state.writers = [w for w in state.writers if w is self.last or w not in later]
+        if self.last is not None and self.last.version > self.last_version:
+            self.last.version, self.last.time = self.last_version, self.last_time
+        state.version, state.absent = self.version, self.absent
+        return True
+
+
+@dataclass(slots=True)
+class Deletion:
+    """A path has just been deleted; what to do about it is not yet clear."""
+
+    actor: Actor
+    time: float
+    write: Write
+    version: int
+    victims: list[Write]
+    undo: Undo
+    digest: bytes | None
+    raised: list[tuple[Warning, bytes]] = field(default_factory=list)
+
+    def ripe(self, now: float, gone: Callable[[Actor], bool], ended: Command | None) -> bool:
+        command = self.actor.command
+        if command is ended or command.ended is not None:
+            return True
+        if command.key.startswith("p"):
+            return now - self.time > WAIT_PROCESS or gone(self.actor)
+        return now - self.time > WAIT_RUN
+
+
+def victims_of_deletion(state: PathState, actor: Actor) -> list[Write]:
+    """Whose work is in the present content of `state`, but `actor`'s own; before the deletion."""
+    return _authors(state.writers, actor)
+
+
+def victims_of_content(state: PathState, actor: Actor, first: int, digest: bytes) -> list[Write]:
+    """Whose work is undone when `actor` (from version `first` on) left content `digest`."""
+    for version, known in reversed(state.contents):
+        if version >= first or known != digest:
+            continue
+        between = [w for w in state.writers if version < w.version and w.first < first]
+        return _authors(between, actor)
+    return []
+
+
+def _authors(writes: list[Write], actor: Actor) -> list[Write]:
+    """The latest write of each other task, back to where the content was made anew."""
+    found: dict[str, Write] = {}
+    for w in reversed(writes):
+        if w.task is not None and (actor.task is None or w.author != actor.task.id):
+            found.setdefault(w.task.id, w)
+        if w.act in WHOLE or w.whole:
+            break
+    return list(found.values())

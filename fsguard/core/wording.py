@@ -1,0 +1,174 @@
+"""Warnings as sentences: what an agent, or a person, reads.
+
+A sentence states facts: the path, who changed it, with which command, both
+times, what that means and what to do next. Words that come from another task
+(names, commands, file names) are data: quoted, escaped and cut, so that they
+can neither drive a terminal nor pass for an instruction.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from fsguard.core.model import Act, Kind, Write
+from fsguard.core.rules import Finding
+
+__all__ = ["clock", "quote", "reminder", "reverted", "rfc3339", "sentence", "show_path"]
+
+MAX_QUOTED = 120
+_UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+
+
+def rfc3339(t: float) -> str:
+    """`t` (seconds since the epoch) as RFC 3339 in local time, with microseconds."""
+    return datetime.fromtimestamp(t).astimezone().isoformat(timespec="microseconds")
+
+
+def clock(t: float) -> str:
+    """Time of day for a sentence; agents and people compare it with their own logs."""
+    return datetime.fromtimestamp(t).strftime("%H:%M:%S")
+
+
+def quote(text: str, limit: int = MAX_QUOTED) -> str:
+    """Foreign words made harmless: escaped, cut and in double quotes."""
+    out = []
+    for ch in text[: limit + 1]:
+        if ch in '"\\':
+            out.append("\\" + ch)
+        elif ch == "\n":
+            out.append("\\n")
+        elif unicodedata.category(ch) in _UNSAFE:
+            code = ord(ch)
+            if 0xDC80 <= code <= 0xDCFF:
+                out.append(f"\\x{code - 0xDC00:02x}")
+            else:
+                out.append(f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+        else:
+            out.append(ch)
+    cut = "…" if len(text) > limit else ""
+    return '"' + "".join(out[:limit]) + cut + '"'
+
+
+def show_path(path: bytes) -> str:
+    """A file name for a sentence: bare when it is plain, quoted when it is not."""
+    text = path.decode("utf-8", "surrogateescape")
+    quoted = quote(text, 240)
+    plain = quoted[1:-1] == text and " " not in text
+    return text if plain else quoted
+
+
+def _who(write: Write, now: float | None = None) -> str:
+    if write.task is None:
+        return f"{quote(write.process.name or 'a process', 40)} (pid {write.process.pid or '?'}, no task)"
+    name = quote(write.task.id, 80)
+    if write.task.ended is not None:
+        return f"task {name} (ended at {clock(write.task.ended)})"
+    return f"task {name}"
+
+
+def _authors(writes: Sequence[Write]) -> list[Write]:
+    """One write of each author, newest first."""
+    seen: dict[object, Write] = {}
+    for w in writes:
+        seen.setdefault(w.author if w.task is not None else w.process, w)
+    return list(seen.values())
+
+
+_DID = {
+    Act.DELETE: "deleted",
+    Act.MOVE_AWAY: "moved away",
+    Act.REPLACE: "replaced",
+    Act.CREATE: "made",
+    Act.TRUNCATE: "rewrote",
+    Act.WRITE: "changed",
+    Act.APPEND: "appended to",
+}
+
+
+def _did(write: Write, what: str) -> str:
+    return f"{_who(write)} {what} at {clock(write.time)} with {quote(write.command.text)}"
+
+
+def _changes(path: str, writes: Sequence[Write]) -> str:
+    authors = _authors(writes)
+    text = _did(authors[0], f"{_DID[authors[0].act]} {path}")
+    if len(authors) > 1:
+        text += ", and so did " + " and ".join(_who(w) for w in authors[1:4])
+        if len(authors) > 4:
+            text += f" and {len(authors) - 4} more"
+    return text
+
+
+def _also(more: int) -> str:
+    return f" The same holds for {more} more path{'s' if more > 1 else ''}." if more else ""
+
+
+_ACT = {
+    Act.WRITE: "writes over",
+    Act.APPEND: "appends to",
+    Act.TRUNCATE: "rewrites",
+    Act.REPLACE: "replaces",
+    Act.DELETE: "deletes",
+    Act.MOVE_AWAY: "moves away",
+    Act.CREATE: "makes anew",
+}
+
+
+def _read(finding: Finding, path: str) -> str:
+    if finding.read_time is None:
+        return f"you never read {path}"
+    return f"you last saw it at {clock(finding.read_time)}"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def sentence(finding: Finding, path: bytes, command: str, refused: bool, more: int = 0) -> str:
+    """The warning for `finding`; `command` is the warned task's own, `more` counts further paths."""
+    p = show_path(path)
+    mine, does, read = quote(command), _ACT[finding.act], _read(finding, p)
+    if finding.kind is Kind.PARTIAL_VIEW:
+        return f"{mine} {does} {p} as a whole; {read}, and only a part of it.{_also(more)}"
+    first = _changes(p, finding.writes)
+    if finding.kind is Kind.STALE_VIEW:
+        return (
+            f"{first}; {read}. {mine} kept that change, but what you remember of {p} is old:"
+            f" read it again before you edit it.{_also(more)}"
+        )
+    if finding.kind is Kind.LOST_UPDATE:
+        when = clock(finding.read_time) if finding.read_time is not None else "an earlier time"
+        what = f"{mine} read {p} at {when} and {does} it from that old copy"
+    elif finding.kind is Kind.RESURRECTED:
+        what = f"{_capital(read)}; {mine} {does} it"
+    else:
+        what = f"{_capital(read)}; {mine} {does} that version unseen"
+    if refused:
+        return (
+            f"{first}. {what}: refused, nothing was changed. Read {p} first, then do it again.{_also(more)}"
+        )
+    return (
+        f"{first}. {what}. Read {p} again and put back what is missing; see `fsguard who {p}`.{_also(more)}"
+    )
+
+
+def reverted(path: bytes, act: Write, victim: Write, deleted: bool, more: int = 0) -> str:
+    """To the victim: what it wrote was put back to an earlier content, or deleted."""
+    p = show_path(path)
+    if deleted:
+        what = _did(act, f"{'moved away' if act.act is Act.MOVE_AWAY else 'deleted'} {p}")
+    else:
+        what = _did(act, f"put {p} back to an earlier content")
+    return (
+        f"{what}. What you wrote there at {clock(victim.time)} is gone. Look at {p} before you build on it;"
+        f" see `fsguard who {p}`.{_also(more)}"
+    )
+
+
+def reminder(child: str, paths: Iterable[bytes]) -> str:
+    """To a parent, when a child ends: what it changed of what the parent had read."""
+    listed = [show_path(p) for p in paths]
+    shown = ", ".join(listed[:8]) + (f", +{len(listed) - 8} more" if len(listed) > 8 else "")
+    return f"Task {quote(child, 80)} has ended; it changed what you had read: {shown}. Read it again first."
