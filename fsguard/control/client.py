@@ -76,6 +76,8 @@ class Client:
         line = protocol.encode_request(protocol.Request(self._last_id, method, params))
         try:
             self._connected().sendall(line)
+        except BrokenPipeError:
+            pass  # it closed without hearing us out: its reason is there to be read
         except OSError as error:
             self.close()
             raise self._silent(error) from None

@@ -8,7 +8,7 @@ from fsguard.control import mountinfo
 TEXT = """\
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
 41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
-90 22 0:50 / /home/u/a\\040b\\134c rw,nosuid master:2 propagate_from:1 - fuse.fsguard fsguard rw,user_id=1000,group_id=1000
+90 22 0:50 / /home/u/a\\040b\\134c rw,nosuid master:2 unbindable - fuse.fsguard fsguard rw,user_id=1000
 91 90 0:51 / /home/u/a\\040b\\134c rw - fuse.fsguard fsguard rw,user_id=0
 92 22 8:2 /sub/dir /mnt rw - ext4 /dev/sdb rw
 garbage

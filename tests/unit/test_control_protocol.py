@@ -84,7 +84,7 @@ def test_garbage_is_a_protocol_error_and_nothing_else(line):
         (b'{"id": 1, "method": "x", "params": {"\\udfff": 1}}', "surrogate"),
         (b'{"id": 1, "method": "x", "params": {"a": ' + b"9" * 5000 + b"}}", "not a line of JSON"),
         (b"[" * 200_000, "deep"),
-        (b'{"id": 1, "method": "x", "params": {"a": ' + b"[" * MAX_DEPTH + b"]" * MAX_DEPTH + b"}}", "nested"),
+        (b'{"id": 1, "method": "x", "params": {"a": %s%s}}' % (b"[" * MAX_DEPTH, b"]" * MAX_DEPTH), "nested"),
     ],
 )
 def test_a_bad_request_is_named(line, said):
