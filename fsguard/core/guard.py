@@ -236,6 +236,19 @@ class Guard:
         state = self.ledger.find(path)
         return state is not None and change.last.get(state) == state.version
 
+    def adopt(self, opener: Change, writer: Change, path: bytes) -> None:
+        """A task writes through a handle that no task opened: `fsguard run … > f`.
+
+        The shell outside has truncated or made the file on the task's behalf.
+        """
+        state = self.ledger.find(path)
+        if state is None or opener.actor.task is not None or not self.current(opener, path):
+            return
+        write, actor = state.writers[-1], writer.actor
+        write.task, write.process, write.command = actor.task, actor.process, actor.command
+        writer.bases[state] = opener.bases.pop(state, (Undo.of(state), None))
+        writer.first[state] = opener.first.pop(state)
+
     def _record(self, actor: Actor, path: bytes, act: Act, now: float, target: bytes | None = None) -> None:
         if not self.ignored(path):
             op = {Act.CREATE: "create", Act.DELETE: "delete", Act.MOVE_AWAY: "rename"}.get(act, "write")
