@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import _ctypes
 import ctypes
 import fcntl
 import hashlib
 import mmap
 import os
 import random
+import resource
+import shutil
+import signal
 
 import pytest
 
@@ -296,8 +300,6 @@ def copy_file_range_within_a_file_and_its_errors(d: str) -> object:
 
 @table.row
 def library_copies(d: str) -> object:
-    import shutil
-
     put(d + "/f", random.Random(2).randbytes(500_000), 0o751)
     os.utime(d + "/f", (1_000_000_000, 1_000_000_001))
     shutil.copyfile(d + "/f", d + "/a")
@@ -397,9 +399,6 @@ def beyond_the_largest_file(d: str) -> object:
 
 @table.row
 def file_size_limit_of_the_process(d: str) -> object:
-    import resource
-    import signal
-
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
     with opened(d + "/f", os.O_RDWR | os.O_CREAT) as fd:
@@ -571,7 +570,10 @@ def mapping_stored_after_close_reaches_the_file(d: str) -> object:
 @table.row
 def private_mapping_changes_nothing(d: str) -> object:
     put(d + "/f", b"a" * 5000)
-    with opened(d + "/f") as fd, mmap.mmap(fd, 5000, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE) as area:
+    with (
+        opened(d + "/f") as fd,
+        mmap.mmap(fd, 5000, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE) as area,
+    ):
         area[0:3] = b"own"
         return area[0:4], get(d + "/f")[:4]
 
@@ -645,9 +647,6 @@ def mapping_grows_with_the_file(d: str) -> object:
 
 @table.row
 def executable_as_a_shared_library(d: str) -> object:
-    import _ctypes
-    import shutil
-
     if not getattr(_ctypes, "__file__", None):
         return "built in"
     shutil.copyfile(_ctypes.__file__, d + "/lib.so")
@@ -664,7 +663,7 @@ def dnotify_and_leases(d: str) -> object:
 table.accept(
     "seeking_holes",
     (0, (1 << 20) + 4096, 8192, "ENXIO"),
-    "SEEK_HOLE and SEEK_DATA are not in pyfuse3: a file looks as if it had no holes, so copies are right but full",
+    "SEEK_HOLE and SEEK_DATA are not in pyfuse3: files seem to have no holes; copies are right, but full",
 )
 table.accept(
     "preallocation_by_the_kernel",

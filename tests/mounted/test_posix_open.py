@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import socket
 import stat
+import tempfile
 from collections.abc import Callable
 
 import pytest
 
-from tests.kit.posix import Places, Row, Table, as_user, attempt, get, kind_of, opened, put
+from tests.kit.posix import Places, Row, Table, as_user, attempt, elsewhere, get, kind_of, opened, put
 
 table = Table()
 
@@ -263,8 +265,6 @@ def unnamed_temporary_file(d: str) -> object:
 
 @table.row
 def unnamed_temporary_file_by_the_library(d: str) -> object:
-    import tempfile
-
     with tempfile.TemporaryFile(dir=d) as file:
         file.write(b"abc")
         file.seek(0)
@@ -273,8 +273,6 @@ def unnamed_temporary_file_by_the_library(d: str) -> object:
 
 @table.row
 def named_temporary_file_by_the_library(d: str) -> object:
-    import tempfile
-
     with tempfile.NamedTemporaryFile(dir=d) as file:
         file.write(b"abc")
         file.flush()
@@ -346,8 +344,6 @@ def descriptor_number_and_position_are_shared_by_dup(d: str) -> object:
 
 @table.row
 def position_is_shared_with_a_child(d: str) -> object:
-    from tests.kit.posix import elsewhere
-
     put(d + "/f", b"0123456789")
     with opened(d + "/f") as fd:
         return elsewhere(lambda: os.read(fd, 4)), os.read(fd, 4)
@@ -369,8 +365,6 @@ def append_can_be_switched_on_and_off(d: str) -> object:
 
 @table.slow_row
 def thousands_of_open_files(d: str) -> object:
-    import resource
-
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     count = min(3000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 100)
     fds = [os.open(f"{d}/{n}", os.O_CREAT | os.O_RDWR) for n in range(count)]

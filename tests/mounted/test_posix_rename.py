@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import stat
 from collections.abc import Callable
@@ -536,8 +537,6 @@ def rmdir_and_mkdir_again(d: str) -> object:
 
 @table.row
 def removing_a_deep_tree(d: str) -> object:
-    import shutil
-
     for number in range(12):
         os.makedirs(f"{d}/t/{number % 3}/{number}/x")
         put(f"{d}/t/{number % 3}/{number}/x/f")
