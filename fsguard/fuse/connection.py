@@ -1,0 +1,254 @@
+"""The FUSE connection: mounting, serving, unmounting. One per process (pyfuse3 has globals)."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import subprocess
+from collections.abc import Callable
+from errno import EACCES, EBUSY, ENODEV, ENOENT, ENXIO, EPERM
+
+import trio
+
+from ..errors import BusyError, FsguardError, MissingError, RefusedError, UsageError
+from . import mounts, syscalls, tracebacks
+from ._library import interposed, pyfuse3
+from .filesystem import Filesystem
+from .handshake import Handshake
+from .loop import Loop
+from .namespace import PrivateNamespace
+
+__all__ = ["Connection", "mount"]
+
+# Waiting opens each take a task. pyfuse3's default of 99 would let them block the mount; a process
+# table has no room for this many callers.
+_MAX_TASKS = 100_000
+
+
+class Connection:
+    """A mount that waits to be served.
+
+    `workspace_fd` is an O_PATH descriptor of the backing directory, taken
+    before the mount: whatever is resolved below it never meets the mount.
+    """
+
+    def __init__(
+        self,
+        workspace: str,
+        mountpoint: str,
+        workspace_fd: int,
+        fuse_fd: int,
+        namespace: PrivateNamespace | None,
+    ) -> None:
+        self.workspace = workspace
+        self.mountpoint = mountpoint
+        self.workspace_fd = workspace_fd
+        self._namespace = namespace
+        self._handshake = Handshake(fuse_fd)
+        self._loop: Loop | None = None
+        self.over = trio.Event()  # set when `run` has ended
+
+    @property
+    def in_place(self) -> bool:
+        return self.workspace == self.mountpoint
+
+    async def run(
+        self,
+        operations: Filesystem,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Answer requests until the filesystem is unmounted (or the task cancelled).
+
+        Started (`Nursery.start`) means that the kernel has agreed and callers
+        are being served.
+        """
+        tracebacks.install()
+
+        async def finish() -> None:
+            await self._handshake.finish()
+            task_status.started()
+
+        loop = self._loop = Loop([self._handshake.start, finish])
+        # pyfuse3 looks `trio` up as its module attribute each time; its own asyncio mode relies on it.
+        pyfuse3.trio = loop  # type: ignore[attr-defined]
+        pyfuse3.init(operations, f"/dev/fd/{self._handshake.libfuse_fd}", set())
+        try:
+            await pyfuse3.main(min_tasks=1, max_tasks=_MAX_TASKS)
+        finally:
+            pyfuse3.close(unmount=False)
+            self._handshake.close()
+            self.over.set()
+
+    def unmount(self) -> None:
+        """Unmount strictly where the mount was made; then `run` returns by itself.
+
+        Blocks until mapped pages are written back, which takes `run`: call it
+        from a thread. Raises BusyError, NotMountedError, RefusedError.
+        """
+        if self._namespace is None:
+            mounts.unmount(self.mountpoint)
+            return
+        target = os.fsencode(self.mountpoint)
+        try:
+            self._namespace.outside(lambda: syscalls.umount(target, syscalls.UMOUNT_NOFOLLOW))
+        except OSError as error:
+            raise mounts.explain(error, self.mountpoint) from error
+
+    def close(self) -> None:
+        """Give descriptors back. A mount that is still there is dead from now on."""
+        self._handshake.close()
+        os.close(self.workspace_fd)
+        if self._namespace is not None:
+            self._namespace.close()
+
+    def features(self) -> dict[str, object]:
+        """What kernel, libfuse and we have agreed on, for status; complete once started."""
+        h = self._handshake
+        return {
+            "protocol": f"{h.protocol[0]}.{h.protocol[1]}",
+            "max_write": h.max_write,
+            "writer_pids": interposed(),
+            "backing_inode_numbers": interposed(),
+            "private_namespace": self._namespace is not None,
+            "kernel": sorted(name for name, on in h.features().items() if on),
+        }
+
+    def load(self) -> dict[str, int]:
+        """Requests read, and how often the loop had to wait in trio for one."""
+        if self._loop is None:
+            return {"served": 0, "parked": 0}
+        return {"served": self._loop.served, "parked": self._loop.parked}
+
+
+def mount(workspace: str, mountpoint: str | None = None, *, allow_other: bool | None = None) -> Connection:
+    """Mount `workspace` on `mountpoint` (None: in place) and return the connection, not yet served.
+
+    As root the process moves to a private mount namespace and should have one
+    thread; `allow_other` (default: as root) lets other users in.
+    Raises BusyError, MissingError, RefusedError, UsageError.
+    """
+    workspace = os.path.realpath(workspace)
+    mountpoint = workspace if mountpoint is None else os.path.realpath(mountpoint)
+    is_root = os.geteuid() == 0
+    _check(workspace, mountpoint)
+    _raise_descriptor_limit()
+    namespace = None
+    if is_root:
+        try:
+            namespace = PrivateNamespace()
+        except OSError as error:
+            raise MissingError(
+                f"no private mount namespace: {error.strerror}", "the daemon needs CAP_SYS_ADMIN as root"
+            ) from error
+    # After unshare: so that below it only mounts of our own namespace are met.
+    workspace_fd = os.open(workspace, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        others = is_root if allow_other is None else allow_other
+        if namespace is not None:
+            fuse_fd = _mount_as_root(workspace, mountpoint, others, namespace)
+        else:
+            fuse_fd = _mount_as_user(workspace, mountpoint, others)
+    except BaseException:
+        os.close(workspace_fd)
+        if namespace is not None:
+            namespace.close()
+        raise
+    return Connection(workspace, mountpoint, workspace_fd, fuse_fd, namespace)
+
+
+def _check(workspace: str, mountpoint: str) -> None:
+    there = mounts.state(mountpoint)
+    if there == "dead":
+        raise BusyError(
+            f"a dead mount is left at {mountpoint}", f"unmount it first: fsguard unmount {mountpoint}"
+        )
+    if there != "none":
+        raise BusyError(f"{mountpoint} is already mounted")
+    for path in (workspace, mountpoint):
+        if not os.path.isdir(path):
+            raise UsageError(f"{path} is not a directory")
+    if mountpoint != workspace and os.path.commonpath([workspace, mountpoint]) == workspace:
+        raise UsageError(
+            f"mountpoint {mountpoint} lies inside the workspace", "mount in place, or beside the workspace"
+        )
+
+
+def _raise_descriptor_limit() -> None:
+    """Each open file behind the mount takes a descriptor here."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _mount_as_root(workspace: str, mountpoint: str, allow_other: bool, namespace: PrivateNamespace) -> int:
+    try:
+        fd = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        raise _no_device(error) from error
+    options = f"fd={fd},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()},default_permissions"
+    if allow_other:
+        options += ",allow_other"
+    source, target, kind = os.fsencode(workspace), os.fsencode(mountpoint), mounts.FSTYPE.encode()
+    # No MS_NOSUID, no MS_NODEV: what root mounts shows all that the backing directory has.
+    action: Callable[[], None] = lambda: syscalls.mount(source, target, kind, 0, options.encode())  # noqa: E731
+    try:
+        namespace.outside(action)
+        namespace.forget_mount(mountpoint)
+    except OSError as error:
+        os.close(fd)
+        if error.errno == EBUSY:
+            raise BusyError(f"{mountpoint} is already mounted") from error
+        if error.errno == EPERM:
+            raise RefusedError(
+                "mount(2) is not permitted", "the daemon needs CAP_SYS_ADMIN as root"
+            ) from error
+        if error.errno == ENODEV:
+            raise MissingError("the kernel has no FUSE", "modprobe fuse") from error
+        raise FsguardError(f"cannot mount on {mountpoint}: {error.strerror}") from error
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _no_device(error: OSError) -> FsguardError:
+    if error.errno in (ENOENT, ENODEV, ENXIO):
+        return MissingError("there is no /dev/fuse", "modprobe fuse; in a container, pass the device in")
+    if error.errno in (EACCES, EPERM):
+        return MissingError(
+            "/dev/fuse may not be opened", "it should have mode 0666 (udev does that); see fsguard doctor"
+        )
+    return FsguardError(f"cannot open /dev/fuse: {error.strerror}")
+
+
+def _mount_as_user(workspace: str, mountpoint: str, allow_other: bool) -> int:
+    """By fusermount3, which hands the descriptor over a socket (as libfuse has it done)."""
+    name = workspace.replace("\\", "\\\\").replace(",", "\\,")
+    options = f"fsname={name},subtype={mounts.FSTYPE.removeprefix('fuse.')},default_permissions"
+    if allow_other:
+        options += ",allow_other"
+    ours, theirs = socket.socketpair()
+    with ours:
+        with (
+            theirs,
+            subprocess.Popen(
+                [mounts.fusermount(), "-o", options, "--", mountpoint],
+                env={**os.environ, "_FUSE_COMMFD": str(theirs.fileno()), "LC_ALL": "C"},
+                pass_fds=[theirs.fileno()],
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+            ) as helper,
+        ):
+            theirs.close()
+            _, fds, _, _ = socket.recv_fds(ours, 1, 1)
+            words = helper.communicate()[1].strip()
+        if fds:
+            os.set_inheritable(fds[0], False)
+            return fds[0]
+    if "allow_other" in words:
+        raise RefusedError(words, "add user_allow_other to /etc/fuse.conf")
+    if "/dev/fuse" in words or "fuse device" in words:
+        raise MissingError(words, "see fsguard doctor")
+    raise RefusedError(words or "fusermount3 failed without a word")

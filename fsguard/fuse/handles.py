@@ -1,0 +1,105 @@
+"""Open file descriptions and open directories, by the number the kernel knows them by."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from errno import EBADF
+
+from ..observer import Session
+from .nodes import Node
+
+__all__ = ["DirEntry", "DirHandle", "Handle", "HandleTable"]
+
+
+@dataclass(slots=True, eq=False)
+class Handle:
+    """One open(2) of a regular file: its backing descriptor, flags as the caller gave them."""
+
+    fh: int
+    node: Node
+    fd: int
+    flags: int
+    session: Session
+    readable: bool
+    append: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.append = bool(self.flags & os.O_APPEND)
+
+    @property
+    def writable(self) -> bool:
+        return self.flags & os.O_ACCMODE != os.O_RDONLY
+
+
+DirEntry = tuple[bytes, int, int]  # name, inode number, file type bits (0: unknown)
+
+
+@dataclass(slots=True, eq=False)
+class DirHandle:
+    """One opendir(3): `entries` as they were when reading (last) began at the start."""
+
+    fh: int
+    node: Node
+    entries: list[DirEntry] | None = None
+    changed: tuple[int, int] = (0, 0)  # mtime of the directory and removals from it, at that moment
+
+
+class HandleTable:
+    """Numbers are never used twice."""
+
+    def __init__(self) -> None:
+        self.files: dict[int, Handle] = {}
+        self._dirs: dict[int, DirHandle] = {}
+        self._next = 1
+
+    def __iter__(self) -> Iterator[Handle]:
+        return iter(list(self.files.values()))
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def file(self, fh: int) -> Handle:
+        try:
+            return self.files[fh]
+        except KeyError:
+            raise OSError(EBADF, f"unknown handle {fh}") from None
+
+    def directory(self, fh: int) -> DirHandle:
+        try:
+            return self._dirs[fh]
+        except KeyError:
+            raise OSError(EBADF, f"unknown directory handle {fh}") from None
+
+    def _number(self) -> int:
+        fh = self._next
+        self._next += 1
+        return fh
+
+    def add(self, node: Node, fd: int, flags: int, session: Session, *, readable: bool) -> Handle:
+        handle = Handle(self._number(), node, fd, flags, session, readable)
+        self.files[handle.fh] = handle
+        node.handles[handle.fh] = handle
+        node.backing.rely_on_handle(node)
+        return handle
+
+    def add_directory(self, node: Node) -> DirHandle:
+        handle = DirHandle(self._number(), node)
+        self._dirs[handle.fh] = handle
+        return handle
+
+    def remove(self, handle: Handle) -> None:
+        """Close the backing descriptor; an unlinked node stays reachable for whom still knows it."""
+        node = handle.node
+        del self.files[handle.fh]
+        del node.handles[handle.fh]
+        if node.fd == handle.fd and not node.pinned:
+            node.fd = -1
+            node.backing.rely_on_handle(node)
+            if node.fd < 0 and not node.names and node.lookups > 0:
+                node.backing.pin_from(node, handle.fd)
+        os.close(handle.fd)
+
+    def remove_directory(self, handle: DirHandle) -> None:
+        del self._dirs[handle.fh]

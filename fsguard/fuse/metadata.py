@@ -1,0 +1,127 @@
+"""Handlers of attributes, extended attributes and the filesystem's numbers."""
+
+from __future__ import annotations
+
+import os
+
+from ..observer import Truncated
+from . import syscalls
+from ._library import pyfuse3
+from .backing import proc_path
+from .files import FileHandlers
+from .handles import Handle
+from .nodes import Node
+from .replies import handler
+
+__all__ = ["MetadataHandlers"]
+
+Context = pyfuse3.RequestContext
+Entry = pyfuse3.EntryAttributes
+
+# include/uapi/linux/fuse.h
+_ATIME_NOW, _MTIME_NOW, _KILL_SUIDGID = 1 << 7, 1 << 8, 1 << 11
+_NANO = 1_000_000_000
+
+
+class MetadataHandlers(FileHandlers):
+    @handler
+    def getattr(self, id_: int, ctx: Context) -> Entry:
+        node = self.nodes[id_]
+        return self.attributes.entry(node, self.backing.stat(node))
+
+    @handler
+    def setattr(
+        self, id_: int, attr: Entry, fields: pyfuse3.SetattrFields, fh: int | None, ctx: Context
+    ) -> Entry:
+        valid = self.request.flags() if self.peeking else 0
+        node = self.nodes[id_]
+        handle = self.handles.files.get(fh) if fh is not None else None
+        with self.backing.reach(node) as fd:
+            if handle is not None:
+                fd = handle.fd
+            path = proc_path(fd)
+            if fields.update_size:
+                self._truncate(node, handle, path, attr.st_size, ctx)
+                if valid & _KILL_SUIDGID:
+                    self.drop_suid(fd, ctx.gid, ctx.pid)
+            if fields.update_uid or fields.update_gid:
+                os.chown(
+                    path,
+                    attr.st_uid if fields.update_uid else -1,
+                    attr.st_gid if fields.update_gid else -1,
+                )
+            if fields.update_mode:
+                os.chmod(path, attr.st_mode & 0o7777)
+            if fields.update_atime or fields.update_mtime:
+                syscalls.set_utimes(
+                    path,
+                    _time(fields.update_atime, valid & _ATIME_NOW, attr.st_atime_ns),
+                    _time(fields.update_mtime, valid & _MTIME_NOW, attr.st_mtime_ns),
+                )
+            return self.attributes.entry(node, os.fstat(fd))
+
+    def _truncate(self, node: Node, handle: Handle | None, path: bytes, size: int, ctx: Context) -> None:
+        session = handle.session if handle is not None else None
+        with self.observer.changing(self.caller(ctx), Truncated(node, size, session)):
+            if handle is not None:
+                os.ftruncate(handle.fd, size)  # moves mtime even if the size stays
+            else:
+                os.truncate(path, size)
+
+    @handler
+    def access(self, id_: int, mode: int, ctx: Context) -> bool:
+        # With default_permissions the kernel decides by itself; what is left is existence.
+        self.backing.stat(self.nodes[id_])
+        return True
+
+    @handler
+    def statfs(self, ctx: Context) -> pyfuse3.StatvfsData:
+        st, reply = os.fstatvfs(self.backing.root_fd), pyfuse3.StatvfsData()
+        for field in (
+            "f_bsize",
+            "f_frsize",
+            "f_blocks",
+            "f_bfree",
+            "f_bavail",
+            "f_files",
+            "f_ffree",
+            "f_favail",
+            "f_namemax",
+        ):
+            setattr(reply, field, getattr(st, field))
+        return reply
+
+    # ---- extended attributes, POSIX ACLs among them ----
+
+    @handler
+    def getxattr(self, id_: int, name: bytes, ctx: Context) -> bytes:
+        with self.backing.reach(self.nodes[id_]) as fd:
+            return os.getxattr(proc_path(fd), name)
+
+    @handler
+    def setxattr(self, id_: int, name: bytes, value: bytes, ctx: Context) -> None:
+        # pyfuse3 has asked for XATTR_CREATE and XATTR_REPLACE by getxattr; here they are atomic.
+        flags = self.request.flags() & (os.XATTR_CREATE | os.XATTR_REPLACE) if self.peeking else 0
+        with self.backing.reach(self.nodes[id_]) as fd:
+            os.setxattr(proc_path(fd), name, value, flags)
+
+    @handler
+    def listxattr(self, id_: int, ctx: Context) -> list[bytes]:
+        with self.backing.reach(self.nodes[id_]) as fd:
+            names = [os.fsencode(name) for name in os.listxattr(proc_path(fd))]
+        if ctx.uid != 0:  # as the kernel does for whom lacks CAP_SYS_ADMIN
+            names = [name for name in names if not name.startswith(b"trusted.")]
+        return names
+
+    @handler
+    def removexattr(self, id_: int, name: bytes, ctx: Context) -> None:
+        with self.backing.reach(self.nodes[id_]) as fd:
+            os.removexattr(proc_path(fd), name)
+
+
+def _time(update: object, now: int, ns: int) -> tuple[int, int]:
+    if not update:
+        return 0, syscalls.UTIME_OMIT
+    if now:
+        return 0, syscalls.UTIME_NOW
+    return divmod(ns, _NANO)

@@ -1,0 +1,71 @@
+"""A mount namespace of the daemon's own, in which its mount does not exist.
+
+Only root can have it. In there every path leads to the backing directory, so
+nothing the daemon does by path (state, sockets, modules loaded late) can run
+into its own mount and wait for itself.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+
+from ..errors import DaemonError
+from . import syscalls
+
+__all__ = ["PrivateNamespace"]
+
+
+class PrivateNamespace:
+    """Entering moves the calling process (it must have one thread) for good.
+
+    The new namespace is a slave of the old one: mounts and unmounts made
+    outside are followed, so that no filesystem stays busy because of us, and
+    nothing of ours gets out.
+    """
+
+    def __init__(self) -> None:
+        self._outside = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        self._root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        syscalls.unshare(syscalls.CLONE_NEWNS)
+        syscalls.mount(None, b"/", None, syscalls.MS_REC | syscalls.MS_SLAVE, None)
+
+    def outside(self, action: Callable[[], None]) -> None:
+        """Do a few system calls in the old namespace; raises their OSError.
+
+        In a child: setns(2) into a mount namespace is for processes with one
+        thread. The child calls nothing else, so other threads' locks do no harm.
+        """
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # fork with threads, Python ≥ 3.12
+            pid = os.fork()
+        if pid == 0:
+            code = 255
+            try:
+                syscalls.setns(self._outside, syscalls.CLONE_NEWNS)
+                # setns went to the namespace's root; ours may have been another (chroot).
+                os.fchdir(self._root)
+                os.chroot(".")
+                action()
+                code = 0
+            except OSError as error:
+                code = error.errno or 255
+            finally:
+                os._exit(code)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if code == 255 or code < 0:
+            raise DaemonError(f"a child of the daemon ended with {code}")
+        if code:
+            raise OSError(code, os.strerror(code))
+
+    def forget_mount(self, mountpoint: str) -> None:
+        """Drop the copy of our mount that came in, where mounts are shared (systemd does that)."""
+        try:
+            syscalls.umount(os.fsencode(mountpoint), syscalls.MNT_DETACH | syscalls.UMOUNT_NOFOLLOW)
+        except OSError:
+            pass  # EINVAL: nothing there, mounts are not shared
+
+    def close(self) -> None:
+        os.close(self._outside)
+        os.close(self._root)
