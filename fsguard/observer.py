@@ -46,13 +46,15 @@ class Caller(NamedTuple):
 
     `tid` is the thread id as the daemon's pid namespace sees it (0: not
     visible from here); the process has to be looked up while the request is
-    open, because the thread is blocked until the reply.
+    open, because the thread is blocked until the reply. `unique` is the
+    request's own number (0: not known).
     """
 
     tid: int
     uid: int
     gid: int
     umask: int = 0o022
+    unique: int = 0
 
 
 class FileView(Protocol):
@@ -194,6 +196,9 @@ class Observer(Protocol):
     async def create(self, caller: Caller, path: bytes, flags: int) -> Session:
         """open(2) with O_CREAT of a path that the kernel believes absent."""
 
+    def interrupted(self, unique: int) -> None:
+        """A signal reached the thread whose request has this number."""
+
     def changing(self, caller: Caller, change: Change) -> AbstractContextManager[object]:
         """Announce a change; the body of the `with` carries it out.
 
@@ -225,6 +230,8 @@ class NullObserver:
 
     async def create(self, caller: Caller, path: bytes, flags: int) -> Session:
         return self._session
+
+    def interrupted(self, unique: int) -> None: ...
 
     def changing(self, caller: Caller, change: Change) -> AbstractContextManager[object]:
         return nullcontext()

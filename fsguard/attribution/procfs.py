@@ -69,6 +69,18 @@ def parse_tgid(raw: bytes) -> int | None:
         return None
 
 
+def pending_signals(raw: bytes) -> int:
+    """Signals pending for a thread and its process (SigPnd, ShdPnd), bit N-1 for signal N."""
+    mask = 0
+    for line in raw.split(b"\n"):
+        if line.startswith((b"SigPnd:", b"ShdPnd:")):
+            try:
+                mask |= int(line[7:], 16)
+            except ValueError:
+                continue
+    return mask
+
+
 def parse_environ(raw: bytes, names: tuple[bytes, ...]) -> dict[bytes, bytes]:
     """The variables called `names`; the first of a name counts, as for getenv(3)."""
     found: dict[bytes, bytes] = {}

@@ -18,6 +18,7 @@ still knows it. What was found is kept by (pid, start time) and dropped at exec
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
@@ -32,6 +33,9 @@ __all__ = ["Resolver", "Run"]
 MAX_PROCESSES = 16_384
 REGROUP_SECONDS = 1.0
 MAX_NAME = 200
+_ENDING = sum(
+    1 << (n - 1) for n in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+)
 _VARIABLES = (b"FSGUARD_TASK", b"FSGUARD_PARENT", b"FSGUARD_RUN", b"FSGUARD_DISABLE")
 
 
@@ -146,6 +150,11 @@ class Resolver:
         number, args = call
         flags = _open_flags(number, args)
         return flags is not None and not flags & os.O_CREAT and flags & os.O_ACCMODE != os.O_WRONLY
+
+    def wants_out(self, tid: int) -> bool:
+        """True when a wait of this thread should end now: it is gone, or told to stop."""
+        raw = procfs.read(f"/proc/{tid}/status", 8192)
+        return raw is None or bool(procfs.pending_signals(raw) & _ENDING)
 
     def gone(self, actor: Actor) -> bool:
         """True when the process has ended."""

@@ -144,6 +144,17 @@ class Guard:
             change.raised.append((warning, path))
         return warning
 
+    def locks_itself(self, path: bytes, file: object, act: Act) -> bool:
+        """True when the programs that write `path` in place lock it for themselves."""
+        state = self.ledger.find(path)
+        if state is not None and state.self_locking:
+            return True
+        if not self.probe.self_locking(path, file, act):
+            return False
+        if state is not None:
+            state.self_locking = True
+        return True
+
     def _excused(self, state: PathState, act: Act, file: object) -> bool:
         """True for writes in place to files whose users lock them for themselves."""
         in_place = act in (Act.WRITE, Act.APPEND)
@@ -154,7 +165,14 @@ class Guard:
         state.self_locking = state.self_locking or in_place
         return True
 
-    def _raise(self, state: PathState, actor: Actor, finding: Finding, now: float) -> Warning:
+    def _raise(
+        self,
+        state: PathState,
+        actor: Actor,
+        finding: Finding,
+        now: float,
+        waited: float | None = None,
+    ) -> Warning:
         task = actor.task
         assert task is not None
         severity = finding.kind.severity
@@ -175,8 +193,87 @@ class Guard:
             read_time=finding.read_time,
             path=path,
             now=now,
-            message=lambda more: wording.sentence(finding, path, text, refused, more),
+            message=lambda more: wording.sentence(finding, path, text, refused, more, waited),
             refused=refused,
+        )
+
+    def collide(
+        self,
+        change: Change,
+        path: bytes,
+        act: Act,
+        holders: Iterable[Write],
+        now: float,
+        waited: float | None,
+    ) -> Warning:
+        """Two tasks write one file at once: told to both, whoever came second first.
+
+        `waited`: seconds for which the second waited for its turn in vain.
+        """
+        actor = change.actor
+        assert actor.task is not None
+        state = self.ledger.at(path)
+        theirs = tuple(holders)
+        look = state.looks.get(actor.task)
+        finding = Finding(Kind.CONCURRENT_WRITE, act, theirs, look.time if look is not None else None)
+        warning = self._raise(state, actor, finding, now, waited)
+        if warning.refused:
+            return warning
+        change.raised.append((warning, path))
+        mine = Write(actor.task, actor.process, actor.command, act, now, 0, 0)
+        for write in theirs:
+            task = write.task
+            if task is None or not self.watched(path, Actor(task, write.process, write.command)):
+                continue
+            self.outbox.add(
+                kind=Kind.CONCURRENT_WRITE,
+                severity=warning.severity,
+                task=task.id,
+                pid=write.process.pid,
+                command=write.command,
+                sibling=actor.task.id,
+                sibling_command=actor.command.text,
+                sibling_time=now,
+                read_time=None,
+                path=path,
+                now=now,
+                message=lambda more, write=write: wording.collided(path, mine, write, more),  # type: ignore[misc]
+            )
+        return warning
+
+    def rival_since(self, change: Change, path: bytes) -> Write | None:
+        """Another task that wrote since this session last did: its turn had lapsed."""
+        state = self.ledger.find(path)
+        actor = change.actor
+        if state is None or actor.task is None:
+            return None
+        last = change.last.get(state)
+        if last is None or last == state.version:
+            return None
+        for write in reversed(state.writers):
+            if write.version <= last:
+                return None
+            if write.task is not None and not actor.task.related(write.task):
+                return write
+        return None
+
+    def waited(self, actor: Actor, path: bytes, holder: Write, seconds: float, now: float) -> None:
+        """A note: `actor`'s open waited for `holder`'s turn."""
+        assert actor.task is not None
+        text = actor.command.text
+        self.outbox.add(
+            kind=Kind.WAITED,
+            severity=NOTE,
+            task=actor.task.id,
+            pid=actor.process.pid,
+            command=actor.command,
+            sibling=holder.author,
+            sibling_command=holder.command.text,
+            sibling_time=holder.time,
+            read_time=None,
+            path=path,
+            now=now,
+            message=lambda more: wording.waited(path, text, holder, seconds, more),
         )
 
     # -- content --------------------------------------------------------------

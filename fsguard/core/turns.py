@@ -31,7 +31,7 @@ class Turn:
     """The right to write a path, held by a task with its children.
 
     `append`: all of it is appending, which commutes; then several tasks share it.
-    `handles` are the open files that take part, with the processes that opened them.
+    `handles` are the open files that take part, with who writes through them.
     """
 
     path: bytes
@@ -39,7 +39,7 @@ class Turn:
     append: bool
     since: float
     last_write: float
-    handles: dict[object, Process] = field(default_factory=dict)
+    handles: dict[object, Actor] = field(default_factory=dict)
 
     def admits(self, actor: Actor, append: bool) -> bool:
         """True for the holder, its children, and an append among appends."""
@@ -85,6 +85,14 @@ class Turns:
         """The turn on `path`, unless it has lapsed."""
         turn = self._turns.get(path)
         return turn if turn is not None and now - turn.last_write < self.lapse else None
+
+    def busy(self, path: bytes) -> bool:
+        """True when there is a turn or a queue on `path`, lapsed or not."""
+        return path in self._turns or path in self._queues
+
+    def turn(self, path: bytes) -> Turn | None:
+        """The turn on `path`, lapsed or not."""
+        return self._turns.get(path)
 
     def foreign(self, path: bytes, actor: Actor, append: bool, now: float) -> Turn | None:
         """A running turn that is not `actor`'s to write in."""
@@ -148,7 +156,7 @@ class Turns:
         turn.append = turn.append and append
         turn.tasks[task] = None
         if handle not in turn.handles:
-            turn.handles[handle] = actor.process
+            turn.handles[handle] = actor
             self._of_handle.setdefault(handle, []).append(path)
         return None
 
@@ -248,6 +256,6 @@ class Turns:
             return False
         seen |= {ticket}
         return all(
-            any(self._stuck(t, seen) for t in self._waiting.get(process, ()))
-            for process in turn.handles.values()
+            any(self._stuck(t, seen) for t in self._waiting.get(actor.process, ()))
+            for actor in turn.handles.values()
         )

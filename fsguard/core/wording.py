@@ -126,12 +126,24 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def sentence(finding: Finding, path: bytes, command: str, refused: bool, more: int = 0) -> str:
-    """The warning for `finding`; `command` is the warned task's own, `more` counts further paths."""
+def sentence(
+    finding: Finding,
+    path: bytes,
+    command: str,
+    refused: bool,
+    more: int = 0,
+    waited: float | None = None,
+) -> str:
+    """The warning for `finding`; `command` is the warned task's own, `more` counts further paths.
+
+    `waited`: for a collision, the seconds for which the turn was waited for in vain.
+    """
     p = show_path(path)
     mine, does, read = quote(command), _ACT[finding.act], _read(finding, p)
     if finding.kind is Kind.PARTIAL_VIEW:
         return f"{mine} {does} {p} as a whole; {read}, and only a part of it.{_also(more)}"
+    if finding.kind is Kind.CONCURRENT_WRITE:
+        return _collision(finding, p, mine, refused, waited) + _also(more)
     first = _changes(p, finding.writes)
     if finding.kind is Kind.STALE_VIEW:
         return (
@@ -152,6 +164,40 @@ def sentence(finding: Finding, path: bytes, command: str, refused: bool, more: i
     return (
         f"{first}. {what}. Read {p} again and put back what is missing; see `fsguard who {p}`.{_also(more)}"
     )
+
+
+def _writing(write: Write, path: str) -> str:
+    return f"{_who(write)} is writing {path} (at {clock(write.time)}, with {quote(write.command.text)})"
+
+
+def _collision(finding: Finding, path: str, mine: str, refused: bool, waited: float | None) -> str:
+    first = _writing(finding.writes[0], path)
+    does = _ACT[finding.act]
+    if waited is not None:
+        text = f"{first}; {mine} waited {waited:g} s for its turn in vain"
+        if refused:
+            return f"{text}: refused, nothing was changed. Try again when it is done; see `fsguard status`."
+        text += " and goes on without"
+    elif refused:
+        return f"{first}; {mine} {does} it: refused, nothing was changed. Try again when it is done."
+    else:
+        text = f"{first}; {mine} {does} it at the same time"
+    return f"{text}. The two may be mixed or one of them lost: read {path} again; see `fsguard who {path}`."
+
+
+def collided(path: bytes, act: Write, mine: Write, more: int = 0) -> str:
+    """To the one who was writing: somebody else did something to the same file meanwhile."""
+    p = show_path(path)
+    return (
+        f"{_did(act, f'{_DID[act.act]} {p}')} while your {quote(mine.command.text)} was writing it."
+        f" The two may be mixed or one of them lost: read {p} again; see `fsguard who {p}`.{_also(more)}"
+    )
+
+
+def waited(path: bytes, command: str, holder: Write, seconds: float, more: int = 0) -> str:
+    """A note: how long a write waited, and for whom."""
+    p = show_path(path)
+    return f"{quote(command)} waited {seconds:.1f} s until {_who(holder)} had written {p}.{_also(more)}"
 
 
 def reverted(path: bytes, act: Write, victim: Write, deleted: bool, more: int = 0) -> str:

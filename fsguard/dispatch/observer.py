@@ -1,21 +1,20 @@
-"""Between the filesystem and the guard: resolves who, asks the guard, carries out what it says.
-
-The imperative shell around the pure core. It knows the clock and the errno of
-a refusal; it knows neither FUSE nor /proc (see `Processes`).
-"""
+"""The observer that judges: every announcement of the filesystem ends here."""
 
 from __future__ import annotations
 
 import errno
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
 
 from fsguard.core.guard import Change as Edit
 from fsguard.core.guard import Guard
 from fsguard.core.model import Act, Actor
+from fsguard.core.turns import Turns
+from fsguard.dispatch.openfile import OpenFile
+from fsguard.dispatch.ports import Processes
+from fsguard.dispatch.waiting import Waiting
 from fsguard.observer import (
     Caller,
     Change,
@@ -29,25 +28,15 @@ from fsguard.observer import (
     Truncated,
 )
 
-__all__ = ["DIGEST_LIMIT", "Dispatch", "OpenFile", "Processes"]
+__all__ = ["DIGEST_LIMIT", "Dispatch"]
 
 DIGEST_LIMIT = 16 * 1024 * 1024
-WRITER_SECONDS = 0.5
-
-
-class Processes(Protocol):
-    """Who is behind a thread id; implemented by `fsguard.attribution`."""
-
-    def actor(self, tid: int) -> Actor: ...
-
-    def opens_for_reading(self, tid: int) -> bool: ...
-
-    def gone(self, actor: Actor) -> bool: ...
 
 
 class Dispatch:
     """The observer that judges.
 
+    :param wait_seconds: how long an open waits for its turn at most.
     :param digest_limit: files larger than this many bytes are never compared.
     """
 
@@ -56,12 +45,15 @@ class Dispatch:
         guard: Guard,
         processes: Processes,
         *,
+        turns: Turns | None = None,
+        wait_seconds: float = 5.0,
         clock: Callable[[], float] = time.time,
         digest_limit: int = DIGEST_LIMIT,
     ) -> None:
         self.guard = guard
         self.processes = processes
         self.clock = clock
+        self.waiting = Waiting(guard, turns or Turns(), processes, wait_seconds, clock)
         self.digest_limit = digest_limit
         self.open_files: dict[OpenFile, None] = {}
         self._writable: dict[FileView, list[OpenFile]] = {}
@@ -83,16 +75,40 @@ class Dispatch:
     async def open(self, caller: Caller, file: FileView, flags: int) -> Session:
         actor = self.processes.actor(caller.tid)
         session = OpenFile(self, actor, caller.tid, flags)
-        if flags & os.O_TRUNC:
-            session.intend_truncate(file)
+        truncates = bool(flags & os.O_TRUNC)
+        if session.writable or truncates:
+            paths = file.paths()
+            if paths:
+                key = min(paths)
+                append = bool(flags & os.O_APPEND)
+                act = Act.TRUNCATE if truncates else Act.APPEND if append else Act.WRITE
+                session.collided = await self.waiting.enter(session, key, caller, act, file)
+                try:
+                    if truncates:
+                        session.intend_truncate(file)
+                        self.waiting.turns.begin(key, session, actor, False, self.waiting.now())
+                except BaseException:
+                    session.aborted()
+                    raise
         return session
 
     async def create(self, caller: Caller, path: bytes, flags: int) -> Session:
         actor = self.processes.actor(caller.tid)
         session = OpenFile(self, actor, caller.tid, flags)
-        self.judge(session.edit, path, Act.CREATE)
         session.creating = path
+        session.collided = await self.waiting.enter(session, path, caller, Act.CREATE, None)
+        try:
+            self.judge(session.edit, path, Act.CREATE)
+            if self.waiting.applies(path, actor):
+                append = bool(flags & os.O_APPEND)
+                self.waiting.turns.begin(path, session, actor, append, self.waiting.now())
+        except BaseException:
+            session.aborted()
+            raise
         return session
+
+    def interrupted(self, unique: int) -> None:
+        self.waiting.interrupted(unique)
 
     def track(self, session: OpenFile, file: FileView) -> None:
         self.open_files[session] = None
@@ -124,6 +140,14 @@ class Dispatch:
         warning = self.guard.intend(edit, path, act, self.clock(), file)
         if warning is not None and warning.refused:
             raise OSError(errno.EBUSY, warning.message)
+
+    def judge_change(self, edit: Edit, path: bytes, act: Act, file: FileView | None = None) -> None:
+        """`judge` for what never waits: a change under another task's running turn is a collision."""
+        turn = self.waiting.foreign(path, edit.actor)
+        if turn is None:
+            self.judge(edit, path, act, file)
+        else:
+            self.waiting.collide(edit, path, act, turn)
 
     def base(self, edit: Edit, path: bytes, file: FileView | None) -> None:
         """Digest what is about to be destroyed, if anybody may need to know."""
@@ -160,7 +184,7 @@ class Dispatch:
         act = Act.TRUNCATE if change.size == 0 else Act.WRITE
         paths = file.paths()
         for path in paths:
-            self.judge(edit, path, act, file)
+            self.judge_change(edit, path, act, file)
         for path in paths:
             self.base(edit, path, file)
         yield
@@ -173,10 +197,11 @@ class Dispatch:
     @contextmanager
     def _remove(self, actor: Actor, change: Removed) -> Iterator[None]:
         edit = Edit(actor)
-        self.judge(edit, change.path, Act.DELETE, change.file)
+        self.judge_change(edit, change.path, Act.DELETE, change.file)
         self.base(edit, change.path, change.file)
         yield
         self.guard.done(edit, change.path, Act.DELETE, self.clock())
+        self.waiting.moved(change.path)
 
     @contextmanager
     def _rename(self, actor: Actor, change: Renamed) -> Iterator[None]:
@@ -193,12 +218,14 @@ class Dispatch:
         if change.replaced is None:
             self.judge(edit, target, Act.CREATE)
         elif not same:
-            self.judge(edit, target, Act.REPLACE, change.replaced)
-        self.judge(edit, source, Act.MOVE_AWAY, change.file)
+            self.judge_change(edit, target, Act.REPLACE, change.replaced)
+        self.judge_change(edit, source, Act.MOVE_AWAY, change.file)
         if change.replaced is not None and not same:
             self.base(edit, target, change.replaced)
         yield
         self.guard.renamed(edit, source, target, self.clock(), directory=False, same=same)
+        self.waiting.moved(source)
+        self.waiting.moved(target)
         if change.file is not None:
             self.close(edit, change.file)
 
@@ -223,7 +250,7 @@ class Dispatch:
             else:
                 touched.append(path)
             for p in touched:
-                self.judge(edit, p, Act.REPLACE, file)
+                self.judge_change(edit, p, Act.REPLACE, file)
             if not directory:
                 self.base(edit, path, file)
         yield
@@ -249,145 +276,3 @@ class Dispatch:
 
     def close(self, edit: Edit, file: FileView) -> None:
         self.guard.closed(edit, lambda: file.digest(self.digest_limit), self.clock())
-
-
-class OpenFile:
-    """One open file description, as the guard sees it.
-
-    Several processes may write through it (inherited descriptors): there is
-    one write session for each.
-    """
-
-    def __init__(self, dispatch: Dispatch, actor: Actor, tid: int, flags: int) -> None:
-        self._dispatch = dispatch
-        self.actor = actor
-        self.tid = tid
-        self.flags = flags
-        self.writable = flags & os.O_ACCMODE != os.O_RDONLY
-        self.edit = Edit(actor)
-        self.creating: bytes | None = None
-        self.file: FileView | None = None
-        self._edits: dict[Actor, Edit] = {actor: self.edit}
-        self._tids: dict[int, tuple[Edit, float]] = {}
-        self._had_bytes = False
-        self._read = False
-        self._size = 0
-        self._pending: tuple[Edit, Act, Sequence[bytes]] | None = None
-
-    def edit_of(self, actor: Actor) -> Edit:
-        edit = self._edits.get(actor)
-        if edit is None:
-            edit = self._edits[actor] = Edit(actor)
-        return edit
-
-    # -- opening --------------------------------------------------------------
-
-    def intend_truncate(self, file: FileView) -> None:
-        self._had_bytes = file.size() > 0
-        paths = file.paths()
-        for path in paths:
-            self._dispatch.judge(self.edit, path, Act.TRUNCATE, file)
-        for path in paths:
-            self._dispatch.base(self.edit, path, file)
-
-    def opened(self, file: FileView) -> None:
-        dispatch, now = self._dispatch, self._dispatch.clock()
-        self.file = file
-        dispatch.track(self, file)
-        if self.creating is not None:
-            dispatch.guard.done(self.edit, self.creating, Act.CREATE, now)
-        elif self.flags & os.O_TRUNC:
-            if self._had_bytes:
-                for path in file.paths():
-                    dispatch.guard.done(self.edit, path, Act.TRUNCATE, now)
-        elif self.writable:
-            self._size = file.size()
-        if not self.writable:
-            dispatch.guard.looked(self.actor, file.paths(), now)
-
-    def aborted(self) -> None:
-        """Nothing happened. What was said stays said: the attempt was stale all the same."""
-
-    # -- reading and writing --------------------------------------------------
-
-    def reading(self, tid: int) -> None:
-        if self._read or self.file is None:
-            return
-        self._read = True
-        guard = self._dispatch.guard
-        paths = self.file.paths()
-        if self.writable or any(
-            (s := guard.ledger.find(p)) is not None and s.version > self._looked_at(s) for p in paths
-        ):
-            # An O_RDWR open becomes a look with its first READ; a look at the
-            # open is made anew when the file changed before the first byte was taken.
-            actor = self.actor if tid in (0, self.tid) else self._dispatch.processes.actor(tid)
-            guard.looked(actor, paths, self._dispatch.clock())
-
-    def _looked_at(self, state: object) -> int:
-        own = self.actor.process.looks.get(state)  # type: ignore[call-overload]
-        return int(own[0]) if own is not None else 0
-
-    def writing(self, tid: int, offset: int, data: bytes) -> None:
-        self._pending = None
-        file = self.file
-        if file is None:
-            return
-        edit = self._writer(tid, file)
-        append = bool(self.flags & os.O_APPEND) and tid != 0
-        if not append and offset + len(data) <= self._size and file.pread(len(data), offset) == data:
-            return  # the same bytes again are no change
-        paths = file.paths()
-        act = Act.APPEND if append else Act.WRITE
-        dispatch = self._dispatch
-        for path in paths:
-            if dispatch.guard.current(edit, path) or dispatch.guard.ignored(path):
-                continue
-            dispatch.judge(edit, path, act, file)
-            if not append:
-                dispatch.base(edit, path, file)
-        self._pending = (edit, act, paths)
-
-    def _writer(self, tid: int, file: FileView) -> Edit:
-        """The session of whoever writes: not always who opened (inherited descriptors, exec)."""
-        now = self._dispatch.clock()
-        cached = self._tids.get(tid)
-        if cached is not None and now < cached[1]:
-            return cached[0]
-        if tid == 0:
-            return self.edit_of(self._dispatch.mapping_owner(self, file))
-        actor = self._dispatch.processes.actor(tid)
-        if actor.process.pid == 0:
-            actor = self.actor  # cannot be resolved: counts as the opener
-        edit = self.edit_of(actor)
-        if edit is not self.edit and actor.task is not None and self.actor.task is None:
-            for path in file.paths():
-                self._dispatch.guard.adopt(self.edit, edit, path)
-        self._tids[tid] = (edit, now + WRITER_SECONDS)
-        return edit
-
-    def wrote(self, offset: int, size: int) -> None:
-        self._size = max(self._size, offset + size)
-        if self._pending is None or size <= 0:
-            return
-        edit, act, paths = self._pending
-        self._pending = None
-        now = self._dispatch.clock()
-        for path in paths:
-            self._dispatch.guard.done(edit, path, act, now)
-
-    # -- closing --------------------------------------------------------------
-
-    def released(self) -> None:
-        file = self.file
-        if file is None:
-            return
-        self._dispatch.untrack(self, file)
-        if not any(e.first for e in self._edits.values()):
-            return
-        here = set(file.paths())
-        for edit in self._edits.values():
-            for state in [s for s in edit.first if s.path not in here]:
-                del edit.first[state]  # renamed or unlinked meanwhile: another file's business
-            if edit.first:
-                self._dispatch.close(edit, file)
