@@ -44,6 +44,8 @@ class Settings:
     cgroups: tuple[CgroupRule, ...] = ()
     bulk_files: int = 200
     compare_bytes: int = 16 * 1024 * 1024
+    turn_wait: float = 5.0
+    turn_lapse: float = 1.0
     max_paths: int = 200_000
     max_tasks: int = 10_000
     max_warnings: int = 10_000
@@ -131,6 +133,8 @@ KEYS: Mapping[str, Setter] = {
     "watch.bulk_files": _number("bulk_files", 1, 1_000_000),
     "watch.compare_bytes": _number("compare_bytes", 0, 1 << 40),
     "attribution.cgroup": _cgroups,
+    "turns.wait": _number("turn_wait", 0, 600, whole=False),
+    "turns.lapse": _number("turn_lapse", 0.05, 600, whole=False),
     "retention.paths": _number("max_paths", 100, 100_000_000),
     "retention.tasks": _number("max_tasks", 10, 1_000_000),
     "retention.warnings": _number("max_warnings", 10, 10_000_000),

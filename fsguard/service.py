@@ -447,6 +447,7 @@ class Service:
             "pending": len(guard.outbox.pending()),
             "warnings_total": guard.outbox.total,
             "paths_known": len(guard.ledger),
+            "queues": self._dispatch.waiting.queues(),
         }
 
 

@@ -1,0 +1,282 @@
+"""The daemon: one process per workspace, composed here and nowhere else.
+
+Started by `fsguard mount` with what it shall do as JSON on one pipe, it says on
+another that it is ready, or what is wrong, in one line. It ends when the
+filesystem is unmounted, by whomever; SIGTERM and SIGINT unmount it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+
+from fsguard import __version__, config
+from fsguard.attribution.cgroup import CgroupPattern
+from fsguard.attribution.resolver import Resolver
+from fsguard.control import registry
+from fsguard.control.server import serve
+from fsguard.core.guard import Guard, Limits
+from fsguard.core.policy import DEFAULT_IGNORE, Policies
+from fsguard.core.turns import Turns
+from fsguard.dispatch import Dispatch
+from fsguard.errors import BusyError, FsguardError, UsageError
+from fsguard.fuse.connection import Connection, mount
+from fsguard.fuse.filesystem import Settings as FuseSettings
+from fsguard.fuse.operations import Operations
+from fsguard.fuse.tracebacks import describe, install
+from fsguard.observer import NullObserver, Observer
+from fsguard.probe import Facts
+from fsguard.service import Service
+
+__all__ = ["Spec", "main"]
+
+_log = logging.getLogger("fsguard.daemon")
+
+# Where nothing watches the backing directory, the kernel may believe what it
+# knows for this long. With a separate mountpoint the way around is open: 0.
+IN_PLACE_SECONDS = 0.1
+SETTLE_SECONDS = 0.1
+HOUSEKEEPING_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What `fsguard mount` asks for."""
+
+    workspace: str
+    mountpoint: str
+    state_dir: str
+    socket: str
+    registry_file: str
+    owner_uids: tuple[int, ...]
+    config: str | None = None
+    allow_other: bool | None = None
+    io: str = "daemon"
+    policy: str | None = None
+    disabled: bool = False
+    foreground: bool = False
+
+    @classmethod
+    def read(cls, raw: Mapping[str, Any]) -> Spec:
+        try:
+            known = {k: v for k, v in raw.items() if k in cls.__dataclass_fields__}
+            known["owner_uids"] = tuple(known.get("owner_uids") or (os.getuid(),))
+            return cls(**known)
+        except TypeError as e:
+            raise UsageError(f"the daemon was started without what it needs: {e}") from None
+
+
+class Daemon:
+    """Everything that one mount consists of."""
+
+    def __init__(self, spec: Spec, settings: config.Settings, connection: Connection) -> None:
+        self.spec = spec
+        self.settings = settings
+        self.connection = connection
+        self.started = time.time()
+        policies = Policies(spec.policy or settings.policy)
+        for pattern, policy in settings.policy_paths:
+            policies.set(policy, path=pattern)
+        for task, policy in settings.policy_tasks:
+            policies.set(policy, task=task)
+        self.guard = Guard(
+            Facts(connection.workspace_fd),
+            policies=policies,
+            ignore=(settings.ignore if settings.ignore is not None else DEFAULT_IGNORE)
+            + settings.ignore_more,
+            limits=Limits(
+                settings.max_paths,
+                settings.max_tasks,
+                settings.max_warnings,
+                settings.max_log,
+                settings.bulk_files,
+            ),
+        )
+        self.resolver = Resolver(self.guard, [CgroupPattern(c.pattern, c.task) for c in settings.cgroups])
+        self.dispatch = Dispatch(
+            self.guard,
+            self.resolver,
+            turns=Turns(settings.turn_lapse),
+            wait_seconds=settings.turn_wait,
+            digest_limit=settings.compare_bytes,
+        )
+        observer: Observer = NullObserver() if spec.disabled else self.dispatch
+        lifetime = IN_PLACE_SECONDS if connection.in_place else 0.0
+        self.operations = Operations(
+            connection.workspace_fd,
+            observer,
+            FuseSettings(entry_timeout=lifetime, attr_timeout=lifetime),
+        )
+        self.service = Service(self.dispatch, self.resolver, self.status)
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "version": __version__,
+            "workspace": self.spec.workspace,
+            "mountpoint": self.spec.mountpoint,
+            "in_place": self.connection.in_place,
+            "pid": os.getpid(),
+            "io": self.spec.io,
+            "disabled": self.spec.disabled,
+            "config": list(self.settings.sources),
+            "uptime": round(time.time() - self.started, 3),
+            "features": self.connection.features(),
+            "requests": dict(self.operations.counts),
+            "open_files": len(self.operations.handles),
+            "nodes": len(self.operations.nodes),
+            "memory_bytes": _memory(),
+            "cpu_seconds": round(sum(os.times()[:2]), 3),
+        }
+
+    async def run(self, ready: Ready) -> None:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._serve)
+            await nursery.start(self.connection.run, self.operations)
+            self._register()
+            ready.say({"ready": True, "pid": os.getpid(), "features": self.connection.features()})
+            _log.info("mounted %s on %s", self.spec.workspace, self.spec.mountpoint)
+            nursery.start_soon(self._signals)
+            nursery.start_soon(self._settle)
+            nursery.start_soon(self._housekeeping)
+            await self.connection.over.wait()
+            nursery.cancel_scope.cancel()
+        _log.info("unmounted %s", self.spec.mountpoint)
+
+    async def _serve(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        await serve(self.spec.socket, self.service.handlers(), self.spec.owner_uids, task_status=task_status)
+
+    def _register(self) -> None:
+        start = registry.start_time(os.getpid())
+        owners = [uid for uid in self.spec.owner_uids if uid != os.getuid()]
+        registry.register(
+            self.spec.registry_file,
+            registry.Mount(
+                mountpoint=self.spec.mountpoint,
+                workspace=self.spec.workspace,
+                socket=self.spec.socket,
+                pid=os.getpid(),
+                uid=os.getuid(),
+                started=start or 0,
+                owners=owners,
+            ),
+        )
+
+    async def _signals(self) -> None:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as received:
+            async for number in received:
+                if number == signal.SIGHUP:
+                    continue
+                try:
+                    await trio.to_thread.run_sync(self.connection.unmount)
+                except BusyError as e:
+                    # Going on is better than a dead mount under somebody's work.
+                    _log.warning("asked to end, but %s", e.message)
+
+    async def _settle(self) -> None:
+        """Deletions whose author has ended are judged now, whoever asks or not."""
+        while True:
+            await trio.sleep(SETTLE_SECONDS)
+            if self.guard.deletions:
+                self.guard.settle(time.time(), self.resolver.gone)
+
+    async def _housekeeping(self) -> None:
+        while True:
+            await trio.sleep(HOUSEKEEPING_SECONDS)
+            self.service.forget_runs()
+            self.guard.tasks.forget_idle(time.time() - self.settings.forget_after)
+
+
+class Ready:
+    """The pipe on which the starter waits; says one thing, once."""
+
+    def __init__(self, fd: int | None) -> None:
+        self._fd = fd
+
+    def say(self, what: Mapping[str, Any]) -> None:
+        if self._fd is None:
+            return
+        try:
+            os.write(self._fd, json.dumps(what).encode("ascii") + b"\n")
+        except OSError:
+            pass  # whoever started us has gone; the mount is there all the same
+        os.close(self._fd)
+        self._fd = None
+
+
+def _memory() -> int:
+    """Resident memory of the daemon in bytes."""
+    try:
+        with open("/proc/self/statm", "rb") as f:
+            return int(f.read().split()[1]) * resource.getpagesize()
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _settings(spec: Spec) -> config.Settings:
+    """The configuration that was named, else the workspace's own; read before the mount."""
+    if spec.config is not None:
+        return config.load(spec.config)
+    own = os.path.join(spec.workspace, config.CONFIG_NAME)
+    return config.load(own) if os.path.lexists(own) else config.Settings()
+
+
+def _number(name: str) -> int | None:
+    value = os.environ.pop(name, "")
+    return int(value) if value.isdigit() else None
+
+
+class _Formatter(logging.Formatter):
+    """No source lines in tracebacks: they may lie under the mount."""
+
+    def formatException(self, ei: Any) -> str:
+        return describe(ei[1]) if ei[1] is not None else ""
+
+
+def _log_to_stderr() -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+def main() -> int:
+    """Entry point of ``python -m fsguard.daemon``; returns the exit code."""
+    spec_fd, ready = _number("FSGUARD_SPEC_FD"), Ready(_number("FSGUARD_STATUS_FD"))
+    install()
+    _log_to_stderr()
+    os.umask(0o077)
+    try:
+        if spec_fd is None:
+            raise UsageError("this is fsguard's daemon", "It is started by `fsguard mount WORKSPACE`.")
+        with open(spec_fd, encoding="ascii") as f:
+            spec = Spec.read(json.load(f))
+        settings = _settings(spec)
+        place = None if spec.mountpoint == spec.workspace else spec.mountpoint
+        connection = mount(spec.workspace, place, allow_other=spec.allow_other)
+        try:
+            trio.run(Daemon(spec, settings, connection).run, ready)
+        finally:
+            registry.remove(spec.registry_file)
+            connection.close()
+    except FsguardError as e:
+        ready.say({"error": {"code": e.exit_code, "message": e.message, "hint": e.hint}})
+        print(f"fsguard: {e.message}", file=sys.stderr)
+        return e.exit_code
+    except Exception as e:
+        _log.error("%s", describe(e))
+        ready.say({"error": {"code": 1, "message": f"the daemon failed: {e}", "hint": None}})
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
