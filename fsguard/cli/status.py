@@ -1,0 +1,134 @@
+"""fsguard status: one mount in full, or all mounts in a line each."""
+
+from __future__ import annotations
+
+from fsguard.cli import terminal, where
+from fsguard.cli.base import Parser
+from fsguard.control import registry
+from fsguard.control.client import Client
+from fsguard.errors import FsguardError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from fsguard.control.registry import Mount
+
+__all__ = ["main"]
+
+
+def main(argv: list[str]) -> int:
+    parser = Parser(
+        "status",
+        "Tasks, counters, open handles and pending warnings of the mount that WORKSPACE belongs to. Outside\n"
+        "of any mount, and without WORKSPACE: all mounts of yours.",
+        ["fsguard status", "fsguard status project", "fsguard status --json"],
+        [0, 2, 3, 6, 7],
+    )
+    parser.workspace_argument()
+    parser.json_flag()
+    args = parser.parse(argv)
+    if not args.place and not args.workspace and registry.find(where.here()) is None:
+        return _all(args.json)
+    mount = where.locate(args.place, args.workspace)
+    with Client(mount) as client:
+        status = client.call("status")
+    if args.json:
+        terminal.print_json(status)
+    else:
+        _print(status)
+    return 0
+
+
+def _all(as_json: bool) -> int:
+    mounts = registry.live()
+    states = [_state(mount) for mount in mounts]
+    if as_json:
+        terminal.print_json(
+            [{**mount.as_dict(), "status": state} for mount, state in zip(mounts, states, strict=True)]
+        )
+        return 0
+    if not mounts:
+        print("nothing is mounted")
+        return 0
+    rows = [
+        (m.mountpoint, "in place" if m.mountpoint == m.workspace else m.workspace, m.pid, *_brief(state))
+        for m, state in zip(mounts, states, strict=True)
+    ]
+    print(terminal.table(("MOUNTPOINT", "WORKSPACE", "PID", "POLICY", "TASKS", "PENDING"), rows))
+    return 0
+
+
+def _state(mount: Mount) -> dict[str, Any] | None:
+    """None from a daemon that does not answer: the others are still worth listing."""
+    try:
+        with Client(mount, timeout=3) as client:
+            answer: dict[str, Any] = client.call("status")
+            return answer
+    except FsguardError:
+        return None
+
+
+def _brief(state: dict[str, Any] | None) -> tuple[object, object, object]:
+    if state is None:
+        return "?", "?", "no answer"
+    return "off" if state["disabled"] else state["policy"], len(state["tasks"]), state["pending"]
+
+
+def _print(status: dict[str, Any]) -> None:
+    shown = terminal.shown
+    in_place = status["mountpoint"] == status["workspace"]
+    policy = "off: mounted with FSGUARD_DISABLE=1" if status["disabled"] else status["policy"]
+    on = [name for name, value in status["features"].items() if value is True]
+    with_value = [
+        f"{k} {v}" for k, v in status["features"].items() if not isinstance(v, bool) and v is not None
+    ]
+    off = [name for name, value in status["features"].items() if value is False]
+    lines = {
+        "workspace": status["workspace"],
+        "mountpoint": "in place" if in_place else status["mountpoint"],
+        "daemon": f"pid {status['pid']}, up {duration(status['uptime'])}, {_size(status['memory_bytes'])}",
+        "policy": policy,
+        "io": status["io"],
+        "features": ", ".join(on + with_value) + (f" (not: {', '.join(off)})" if off else ""),
+        "open handles": status["open_handles"],
+        "paths known": status["paths_known"],
+        "warnings": f"{status['warnings_total']} in all, {status['pending']} not yet delivered",
+        "requests": _counts(status["requests"]),
+        "attributed by": _counts(status["attribution"]),
+    }
+    for name, value in lines.items():
+        print(f"{name + ':':<15}{shown(value)}")
+    if status["tasks"]:
+        print()
+        print(tasks_table(status["tasks"]))
+
+
+def tasks_table(tasks: list[dict[str, Any]]) -> str:
+    """A list of tasks as `task.list` answers it."""
+    head = ("TASK", "PARENT", "STATE", "RUNS", "PROCESSES", "READS", "WRITES", "PENDING", "NAME")
+    names = ("task", "parent", "state", "runs", "processes", "reads", "writes", "pending", "name")
+    rows = [["" if task.get(name) is None else task[name] for name in names] for task in tasks]
+    return terminal.table(head, rows)
+
+
+def duration(seconds: float) -> str:
+    """A span of time in its two greatest units."""
+    left = int(seconds)
+    parts = []
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+        if left >= length or (unit == "s" and not parts):
+            parts.append(f"{left // length} {unit}")
+            left %= length
+    return " ".join(parts[:2])
+
+
+def _size(count: int) -> str:
+    return f"{count / 1048576:.1f} MiB"
+
+
+def _counts(counts: dict[str, int]) -> str:
+    parts = [
+        f"{name} {number}" for name, number in sorted(counts.items(), key=lambda item: -item[1]) if number
+    ]
+    return ", ".join(parts) or "none"

@@ -1,0 +1,75 @@
+"""fsguard task: list, show and end tasks."""
+
+from __future__ import annotations
+
+from fsguard.cli import terminal, where
+from fsguard.cli.base import Parser, task_id
+from fsguard.cli.status import tasks_table
+from fsguard.cli.warnings import clock
+from fsguard.control.client import Client
+from fsguard.errors import FsguardError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["main"]
+
+
+def main(argv: list[str]) -> int:
+    parser = Parser(
+        "task",
+        "The tasks of a workspace. `end` says that a task is over: its parent is told which files that the\n"
+        "parent had read it changed, and what others say about it from now on says that it has ended.",
+        ["fsguard task list", "fsguard task show A", "fsguard task end A.1"],
+        [0, (1, "no such task"), 2, 3, 6, 7],
+    )
+    parser.add_argument("what", choices=["list", "show", "end"])
+    parser.add_argument("task", metavar="ID", nargs="?", type=task_id, help="for show and end")
+    parser.workspace_flag()
+    parser.json_flag()
+    args = parser.parse(argv)
+    if (args.task is None) != (args.what == "list"):
+        raise UsageError("`task list` takes no task" if args.task else f"`task {args.what}` needs a task ID")
+    mount = where.locate(args.workspace)
+    with Client(mount) as client:
+        if args.what == "end":
+            _ended(client.call("task.end", task=args.task), args.json)
+            return 0
+        tasks = client.call("task.list")
+    if args.what == "list":
+        if args.json:
+            for task in tasks:
+                terminal.print_json(task)
+        else:
+            print(tasks_table(tasks) if tasks else "no tasks yet")
+        return 0
+    found = [task for task in tasks if task["task"] == args.task]
+    if not found:
+        raise FsguardError(f"no task {args.task} is known here", "`fsguard task list` shows them")
+    _show(found[0], args.json)
+    return 0
+
+
+def _ended(answer: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        terminal.print_json(answer)
+        return
+    print(f"ended {terminal.shown(answer['task'])}")
+    for told in answer["told"]:
+        message = told.get("message", told) if isinstance(told, dict) else told
+        print("  told " + terminal.shown(message, lines=True).replace("\n", "\n  "))
+
+
+def _show(task: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        terminal.print_json(task)
+        return
+    for name, value in task.items():
+        if name in ("started", "ended") and value is not None:
+            text = clock(value)
+        elif isinstance(value, list):
+            text = ", ".join(terminal.cut(item) for item in value)
+        else:
+            text = "" if value is None else terminal.shown(value)
+        print(f"{terminal.shown(name) + ':':<11}{text}".rstrip())

@@ -1,0 +1,135 @@
+"""fsguard unmount: end a mount, living or dead; who holds it open, when busy."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+
+from fsguard.cli import detach, holders, terminal, where
+from fsguard.cli.base import Parser
+from fsguard.control import mountinfo, registry
+from fsguard.errors import BusyError, DaemonError, NotMountedError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fsguard.cli.holders import Holder
+    from fsguard.control.registry import Mount
+
+__all__ = ["finish", "main", "strictly"]
+
+_END_WITHIN = 10.0
+"""Seconds that a daemon may take to end after its mount is gone."""
+
+_SETTLE = 1.0
+"""Seconds in which a mount that nobody visible holds may still be let go."""
+
+
+def main(argv: list[str]) -> int:
+    parser = Parser(
+        "unmount",
+        "End the mount that WORKSPACE belongs to. Nothing is forced: while it is in use it stays.",
+        ["fsguard unmount project", "fsguard unmount --json /srv/project"],
+        [0, 2, 3, (4, "still in use; the processes are listed"), 5, 6, 7],
+    )
+    parser.workspace_argument()
+    parser.json_flag()
+    args = parser.parse(argv)
+    if args.place and args.workspace and args.place != args.workspace:
+        raise UsageError(f"two workspaces are named: {args.place} and {args.workspace}")
+    mountpoint, notes = _target(args.place or args.workspace or where.here())
+    try:
+        strictly(mountpoint)
+    except BusyError as error:
+        if args.json:
+            top = mountinfo.top_at(mountpoint, mountinfo.read())
+            held = [holder.as_dict() for holder in holders.holding(top)] if top else []
+            terminal.print_json({"unmounted": False, "mountpoint": mountpoint, "holders": held})
+        raise error
+    finish(notes)
+    if args.json:
+        terminal.print_json({"unmounted": True, "mountpoint": mountpoint, "holders": []})
+    else:
+        print(f"unmounted {terminal.shown(mountpoint)}")
+    return 0
+
+
+def strictly(mountpoint: str) -> None:
+    """Unmount, or BusyError with the processes that hold it open.
+
+    A process that just ended may hold it for a moment without being seen any more;
+    that moment is waited for.
+    """
+    deadline = time.monotonic() + _SETTLE
+    while True:
+        try:
+            detach.unmount(mountpoint)
+            return
+        except BusyError as error:
+            entries = mountinfo.read()
+            top = mountinfo.top_at(mountpoint, entries)
+            inner = [entry.path for entry in mountinfo.under(mountpoint, entries)]
+            held = holders.holding(top) if top else []
+            if not (held or inner) and time.monotonic() < deadline:
+                time.sleep(0.02)
+                continue
+            raise BusyError(error.message, _who(held, inner)) from None
+
+
+def finish(notes: list[tuple[str, Mount]]) -> None:
+    """Wait until the daemons of a mount that is gone have ended, and forget them.
+
+    DaemonError: one goes on running.
+    """
+    for file, mount in notes:
+        if not _ended(mount):
+            raise DaemonError(
+                f"{mount.mountpoint} is unmounted, but its daemon (pid {mount.pid}) is still running",
+                f"its log may say why; `kill {mount.pid}` ends it",
+            )
+        for left in (file, mount.socket):
+            try:
+                os.unlink(left)
+            except OSError:
+                pass  # gone, as it should be; or root's, and then root's daemon did it
+
+
+def _target(path: str) -> tuple[str, list[tuple[str, Mount]]]:
+    """(mountpoint, the notes about it) for any path inside a mount or its workspace."""
+    noted = registry.entries()
+    entries = mountinfo.read()
+    for mount in registry.matching(path, [mount for _, mount in noted]):
+        top = mountinfo.top_at(mount.mountpoint, entries)
+        if top is not None and top.fstype == mountinfo.FSTYPE:
+            return mount.mountpoint, [note for note in noted if note[1].mountpoint == mount.mountpoint]
+    plain = os.path.abspath(path)
+    guarded = [entry.path for entry in entries if entry.fstype == mountinfo.FSTYPE]
+    for spelling in (plain, os.path.realpath(plain)):
+        tops = [top for top in guarded if mountinfo.inside(spelling, top)]
+        if tops:
+            return max(tops, key=len), []
+    registry.live()  # throws away notes of dead daemons whose mount is gone
+    raise NotMountedError(f"{plain} is not in a guarded workspace")
+
+
+def _ended(mount: Mount) -> bool:
+    try:
+        fd = os.pidfd_open(mount.pid)
+    except OSError:
+        return True
+    try:
+        if registry.start_time(mount.pid) != mount.started:
+            return True  # another process by now
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        return bool(poll.poll(1000 * _END_WITHIN))
+    finally:
+        os.close(fd)
+
+
+def _who(held: list[Holder], inner: list[str]) -> str:
+    lines = [str(holder) for holder in held[:20]]
+    if len(held) > 20:
+        lines.append(f"and {len(held) - 20} more processes")
+    lines += [f"{path} is mounted inside" for path in inner[:5]]
+    return "\n".join(lines) or "by a process that we may not see (try as root)"

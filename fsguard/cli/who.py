@@ -1,0 +1,71 @@
+"""fsguard who: writers, readers and open handles of one file."""
+
+from __future__ import annotations
+
+from fsguard.cli import terminal, where
+from fsguard.cli.base import Parser
+from fsguard.cli.warnings import clock
+from fsguard.control.client import Client
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["main"]
+
+
+def main(argv: list[str]) -> int:
+    parser = Parser(
+        "who",
+        "Who wrote PATH, who has seen which of its versions, and who has it open now.",
+        ["fsguard who src/app.py", "fsguard who --json src/app.py"],
+        [0, 2, 3, 6, 7],
+    )
+    parser.add_argument("path", metavar="PATH")
+    parser.workspace_flag()
+    parser.json_flag()
+    args = parser.parse(argv)
+    mount, path = where.locate_for(args.workspace, args.path)
+    with Client(mount) as client:
+        answer = client.call("who", path=path)
+    if args.json:
+        terminal.print_json(answer)
+    else:
+        _print(answer)
+    return 0
+
+
+def _print(answer: dict[str, Any]) -> None:
+    print(f"{terminal.shown(answer['path'])}, version {answer['version']}")
+    for title, key, say in (
+        ("written by", "writers", _writer),
+        ("read by", "readers", _reader),
+        ("open", "open", _open),
+    ):
+        lines = [say(item) for item in answer[key]]
+        print(terminal.paint(f"{title}:", "bold") + ("" if lines else " nobody that we know of"))
+        for line in lines:
+            print("  " + line)
+
+
+def _writer(item: dict[str, Any]) -> str:
+    ended = ", ended" if item.get("ended") else ""
+    return f"{_task(item)}{ended} at {clock(item['time'])}, version {item['version']}: {_command(item)}"
+
+
+def _reader(item: dict[str, Any]) -> str:
+    seen = "as it is now" if item["current"] else "changed since"
+    partly = ", in part" if item["partial"] else ""
+    return f"{_task(item)} at {clock(item['time'])}, version {item['version']}{partly}: {seen}"
+
+
+def _open(item: dict[str, Any]) -> str:
+    return f"{_task(item)} for {terminal.shown(item['mode'])}: {_command(item)}"
+
+
+def _task(item: dict[str, Any]) -> str:
+    return terminal.cut(item["task"] or "external")
+
+
+def _command(item: dict[str, Any]) -> str:
+    return f"{terminal.quoted(item['command'] or '?')} (pid {item['pid']})"
