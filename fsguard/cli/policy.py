@@ -18,8 +18,8 @@ def main(argv: list[str]) -> int:
     parser = Parser(
         "policy",
         "Without an argument: the policies in force. With one, it counts from now on, until the unmount.\n"
-        "warn: everything lands, with a warning. block: a conflict is refused (EBUSY) before a byte changes.\n"
-        "off: no checks.",
+        "warn: everything lands, with a warning. block: a conflict is refused (EBUSY) before a byte\n"
+        "changes. off: no checks.",
         [
             "fsguard policy",
             "fsguard policy block",
@@ -49,9 +49,8 @@ def main(argv: list[str]) -> int:
 
 
 def _print(policies: dict[str, Any]) -> None:
-    rows = [
-        ("everything else" if policies["paths"] or policies["tasks"] else "everything", policies["default"])
-    ]
+    rest = "everything else" if policies["paths"] or policies["tasks"] else "everything"
+    rows = [(rest, policies["default"])]
     rows[:0] = [(f"task {terminal.cut(task)}", policy) for task, policy in policies["tasks"].items()]
     rows[:0] = [(terminal.cut(entry["pattern"]), entry["policy"]) for entry in policies["paths"]]
     for what, policy in rows:

@@ -171,9 +171,7 @@ def _against_others(place: Place) -> None:
                 raise BusyError(f"{path} is already mounted{at}", f"`fsguard unmount {mountpoint}` ends that")
             for top in (workspace, mountpoint):
                 if inside(path, top):
-                    raise UsageError(
-                        f"{path} is inside the guarded workspace {top}", "its mount guards it too"
-                    )
+                    raise UsageError(f"{path} is inside the guarded workspace {top}", "it is guarded too")
                 if inside(top, path):
                     raise UsageError(
                         f"{top}, inside {path}, is guarded already", f"`fsguard unmount {mountpoint}` first"

@@ -44,9 +44,8 @@ def _all(as_json: bool) -> int:
     mounts = registry.live()
     states = [_state(mount) for mount in mounts]
     if as_json:
-        terminal.print_json(
-            [{**mount.as_dict(), "status": state} for mount, state in zip(mounts, states, strict=True)]
-        )
+        pairs = zip(mounts, states, strict=True)
+        terminal.print_json([{**mount.as_dict(), "status": state} for mount, state in pairs])
         return 0
     if not mounts:
         print("nothing is mounted")
@@ -79,18 +78,13 @@ def _print(status: dict[str, Any]) -> None:
     shown = terminal.shown
     in_place = status["mountpoint"] == status["workspace"]
     policy = "off: mounted with FSGUARD_DISABLE=1" if status["disabled"] else status["policy"]
-    on = [name for name, value in status["features"].items() if value is True]
-    with_value = [
-        f"{k} {v}" for k, v in status["features"].items() if not isinstance(v, bool) and v is not None
-    ]
-    off = [name for name, value in status["features"].items() if value is False]
     lines = {
         "workspace": status["workspace"],
         "mountpoint": "in place" if in_place else status["mountpoint"],
         "daemon": f"pid {status['pid']}, up {duration(status['uptime'])}, {_size(status['memory_bytes'])}",
         "policy": policy,
         "io": status["io"],
-        "features": ", ".join(on + with_value) + (f" (not: {', '.join(off)})" if off else ""),
+        "features": _features(status["features"]),
         "open handles": status["open_handles"],
         "paths known": status["paths_known"],
         "warnings": f"{status['warnings_total']} in all, {status['pending']} not yet delivered",
@@ -115,7 +109,7 @@ def tasks_table(tasks: list[dict[str, Any]]) -> str:
 def duration(seconds: float) -> str:
     """A span of time in its two greatest units."""
     left = int(seconds)
-    parts = []
+    parts: list[str] = []
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
         if left >= length or (unit == "s" and not parts):
             parts.append(f"{left // length} {unit}")
@@ -127,8 +121,14 @@ def _size(count: int) -> str:
     return f"{count / 1048576:.1f} MiB"
 
 
+def _features(features: dict[str, Any]) -> str:
+    on = [name for name, value in features.items() if value is True]
+    on += [f"{name} {value}" for name, value in features.items() if type(value) in (int, float, str)]
+    off = [name for name, value in features.items() if value is False]
+    return ", ".join(on) + (f" (not: {', '.join(off)})" if off else "")
+
+
 def _counts(counts: dict[str, int]) -> str:
-    parts = [
-        f"{name} {number}" for name, number in sorted(counts.items(), key=lambda item: -item[1]) if number
-    ]
+    greatest = sorted(counts.items(), key=lambda item: -item[1])
+    parts = [f"{name} {number}" for name, number in greatest if number]
     return ", ".join(parts) or "none"

@@ -37,11 +37,8 @@ def main(argv: list[str]) -> int:
 
 def _print(answer: dict[str, Any]) -> None:
     print(f"{terminal.shown(answer['path'])}, version {answer['version']}")
-    for title, key, say in (
-        ("written by", "writers", _writer),
-        ("read by", "readers", _reader),
-        ("open", "open", _open),
-    ):
+    sections = (("written by", "writers", _writer), ("read by", "readers", _reader), ("open", "open", _open))
+    for title, key, say in sections:
         lines = [say(item) for item in answer[key]]
         print(terminal.paint(f"{title}:", "bold") + ("" if lines else " nobody that we know of"))
         for line in lines:
