@@ -489,6 +489,13 @@ class Guard:
             message=lambda more: wording.reverted(path, told, victim, deleted, more),
         )
 
+    def spared(self, change: Change) -> None:
+        """The session has ended: withdraw what was said of paths that it did not change after all."""
+        changed = {state.path for state in change.first}
+        for warning, path in change.raised:
+            if warning.kind is not Kind.CONCURRENT_WRITE and path not in changed:
+                self.outbox.withdraw(warning, path)
+
     def closed(self, change: Change, digest: Callable[[], bytes | None], now: float) -> None:
         """The write session has ended; `digest` gives the content it leaves."""
         value: bytes | None = None

@@ -173,10 +173,11 @@ class OpenFile:
             return
         self._dispatch.untrack(self, file)
         self._dispatch.waiting.leave(self)
-        if not any(e.first for e in self._edits.values()):
+        if not any(e.first or e.raised for e in self._edits.values()):
             return
         here = set(file.paths())
         for edit in self._edits.values():
+            self._dispatch.guard.spared(edit)
             for state in [s for s in edit.first if s.path not in here]:
                 del edit.first[state]  # renamed or unlinked meanwhile: another file's business
             if edit.first:
