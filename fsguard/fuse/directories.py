@@ -15,8 +15,7 @@ from .backing import proc_path
 from .filesystem import Settings
 from .handles import DirEntry, DirHandle
 from .metadata import MetadataHandlers
-from .nodes import Node
-from .replies import handler
+from .replies import async_handler, handler
 
 __all__ = ["DirectoryHandlers", "Settings"]
 
@@ -35,7 +34,7 @@ class DirectoryHandlers(MetadataHandlers):
         handle = self.handles.directory(fh)
         self.handles.remove_directory(handle)
 
-    @handler
+    @async_handler
     async def fsyncdir(self, fh: int, datasync: bool) -> None:
         fd = self.backing.open(self.handles.directory(fh).node, os.O_RDONLY)
         try:

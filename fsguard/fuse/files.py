@@ -15,7 +15,7 @@ from .backing import proc_path
 from .filesystem import Filesystem
 from .handles import Handle
 from .nodes import Node
-from .replies import handler
+from .replies import async_handler, handler
 
 __all__ = ["FileHandlers"]
 
@@ -34,7 +34,7 @@ _SYNC_THREADS = 64
 class FileHandlers(Filesystem):
     _sync_limit: trio.CapacityLimiter | None = None
 
-    @handler
+    @async_handler
     async def open(self, id_: int, flags: int, ctx: Context) -> pyfuse3.FileInfo:
         kill = self.peeking and self.request.flags() & _OPEN_KILL_SUIDGID
         node = self.nodes[id_]
@@ -88,7 +88,7 @@ class FileHandlers(Filesystem):
         finally:
             os.close(writable)
 
-    @handler
+    @async_handler
     async def create(
         self, parent_id: int, name: bytes, mode: int, flags: int, ctx: Context
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
@@ -210,7 +210,7 @@ class FileHandlers(Filesystem):
             self.handles.remove(handle)
             self.nodes.settle(handle.node)
 
-    @handler
+    @async_handler
     async def fsync(self, fh: int, datasync: bool) -> None:
         # The kernel holds the handle open until the reply.
         await self.sync(self.handles.file(fh).fd, datasync)

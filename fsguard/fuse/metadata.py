@@ -36,9 +36,8 @@ class MetadataHandlers(FileHandlers):
         valid = self.request.flags() if self.peeking else 0
         node = self.nodes[id_]
         handle = self.handles.files.get(fh) if fh is not None else None
-        with self.backing.reach(node) as fd:
-            if handle is not None:
-                fd = handle.fd
+        with self.backing.reach(node) as reached:
+            fd = handle.fd if handle is not None else reached
             path = proc_path(fd)
             if fields.update_size:
                 self._truncate(node, handle, path, attr.st_size, ctx)

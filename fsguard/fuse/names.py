@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from errno import EEXIST, EPERM
 from stat import S_IFBLK, S_IFCHR, S_IFIFO, S_IFMT, S_IFSOCK, S_ISDIR
 
@@ -42,7 +43,7 @@ class NameHandlers(Filesystem):
             raise
         return self.entry(self.nodes.enter(parent, name, st), st)
 
-    async def forget(self, inode_list: list[tuple[int, int]]) -> None:
+    async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
         self.counts["forget"] += 1
         for id_, count in inode_list:
             try:

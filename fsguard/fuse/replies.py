@@ -8,26 +8,29 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from errno import EIO
 from functools import wraps
-from inspect import iscoroutinefunction
-from typing import Any, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from ._library import pyfuse3
 from .nodes import Node
 from .tracebacks import describe
 
-__all__ = ["Attributes", "handler"]
+__all__ = ["Attributes", "async_handler", "handler"]
 
 log = logging.getLogger(__name__)
 
 FUSEError = pyfuse3.FUSEError
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class Counting(Protocol):
     counts: dict[str, int]
+
+
+F = TypeVar("F", bound=Counting)
 
 
 def _answer(name: str, error: Exception) -> Exception:
@@ -40,35 +43,40 @@ def _answer(name: str, error: Exception) -> Exception:
     return FUSEError(EIO)
 
 
-def handler(fn: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
-    """Make a request handler of a method, which may be a plain or an async one.
+def handler(fn: Callable[Concatenate[F, P], T]) -> Callable[Concatenate[F, P], Coroutine[Any, Any, T]]:
+    """Make a request handler of a method that never waits.
 
     Counts the request under the method's name. OSError becomes its errno;
     anything else is logged and becomes EIO.
     """
     name = fn.__name__
 
-    if iscoroutinefunction(fn):
-
-        @wraps(fn)
-        async def waiting(self: Counting, *args: Any) -> Any:
-            self.counts[name] += 1
-            try:
-                return await fn(self, *args)
-            except Exception as error:
-                raise _answer(name, error) from None
-
-        return waiting
-
     @wraps(fn)
-    async def plain(self: Counting, *args: Any) -> Any:
+    async def plain(self: F, /, *args: P.args, **kwargs: P.kwargs) -> T:
         self.counts[name] += 1
         try:
-            return fn(self, *args)
+            return fn(self, *args, **kwargs)
         except Exception as error:
             raise _answer(name, error) from None
 
     return plain
+
+
+def async_handler(
+    fn: Callable[Concatenate[F, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[F, P], Coroutine[Any, Any, T]]:
+    """The same of an async method, which may wait."""
+    name = fn.__name__
+
+    @wraps(fn)
+    async def waiting(self: F, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        self.counts[name] += 1
+        try:
+            return await fn(self, *args, **kwargs)
+        except Exception as error:
+            raise _answer(name, error) from None
+
+    return waiting
 
 
 class Attributes:
