@@ -122,7 +122,13 @@ def attempt(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     try:
         return function(*args, **kwargs)
     except OSError as error:
-        return errno.errorcode.get(error.errno or 0, f"errno {error.errno}")
+        return errno_name(error)
+
+
+def errno_name(error: OSError) -> str:
+    if error.errno == errno.EOPNOTSUPP:
+        return "EOPNOTSUPP"  # Linux has one number for two names
+    return errno.errorcode.get(error.errno or 0, f"errno {error.errno}")
 
 
 def check(result: int, what: object = None) -> int:
@@ -226,7 +232,7 @@ def _child(
         if error.errno is None:
             outcome = Outcome("raised", traceback.format_exc())
         else:
-            outcome = Outcome("errno", errno.errorcode.get(error.errno, str(error.errno)))
+            outcome = Outcome("errno", errno_name(error))
     except BaseException:
         outcome = Outcome("raised", traceback.format_exc())
     try:

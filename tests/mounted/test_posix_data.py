@@ -670,6 +670,11 @@ table.accept(
     "EOPNOTSUPP",
     "fallocate(2) is not in pyfuse3; posix_fallocate(3) works, and programs go on without",
 )
+table.accept(
+    "direct_io_misaligned",
+    3,
+    "O_DIRECT is served, but without the alignment that the disk behind would demand",
+)
 table.accept("punching_a_hole", "EOPNOTSUPP", "fallocate(2) is not in pyfuse3")
 
 

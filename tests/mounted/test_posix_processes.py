@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import os
 import select
@@ -14,7 +13,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.kit.posix import Places, Row, Table, as_user, attempt, check, elsewhere, get, libc, opened, put
+from tests.kit.inotify import Watch
+from tests.kit.posix import Places, Row, Table, as_user, attempt, elsewhere, get, opened, put
 
 table = Table()
 
@@ -311,41 +311,6 @@ def record_locks_deadlock_is_found(d: str) -> object:
 
 
 # ---- watchers ----------------------------------------------------------------------------------
-
-MASKS = {
-    0x1: "ACCESS",
-    0x2: "MODIFY",
-    0x4: "ATTRIB",
-    0x8: "CLOSE_WRITE",
-    0x10: "CLOSE_NOWRITE",
-    0x20: "OPEN",
-    0x40: "MOVED_FROM",
-    0x80: "MOVED_TO",
-    0x100: "CREATE",
-    0x200: "DELETE",
-    0x400: "DELETE_SELF",
-    0x800: "MOVE_SELF",
-    0x8000: "IGNORED",
-}
-
-
-class Watch:
-    def __init__(self, *paths: str, mask: int = 0xFFF) -> None:
-        self.fd = check(libc.inotify_init1(os.O_NONBLOCK))
-        for path in paths:
-            check(libc.inotify_add_watch(self.fd, os.fsencode(path), ctypes.c_uint32(mask)))
-
-    def events(self) -> list[tuple[str, str]]:
-        seen = []
-        while select.select([self.fd], [], [], 0.02)[0]:
-            data = os.read(self.fd, 65536)
-            while data:
-                _, mask, _, size = struct.unpack_from("iIII", data)
-                name = data[16 : 16 + size].rstrip(b"\0").decode()
-                kinds = "+".join(text for bit, text in MASKS.items() if mask & bit)
-                seen.append((kinds, name))
-                data = data[16 + size :]
-        return seen
 
 
 def watch_row(act: str) -> Callable[[str], object]:
