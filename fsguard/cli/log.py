@@ -30,7 +30,7 @@ def main(argv: list[str]) -> int:
     if args.path is None:
         mount, path = where.locate(args.workspace), None
     else:
-        mount, path = where.locate_for(args.workspace, args.path)
+        mount, path = where.locate_for(args.workspace, args.path, whole=True)
     with Client(mount) as client:
         entries = client.call("log", path=path, task=args.task, limit=max(1, args.limit))
     for entry in entries:

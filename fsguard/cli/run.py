@@ -72,7 +72,7 @@ def _guarded(mount: Mount, args: Any, command: list[str], token: str, group: str
                 task=args.task,
                 parent=args.parent,
                 name=args.name,
-                argv=command,
+                argv=[word[:1000] for word in command[:64]],  # for sentences; a request has its limit
                 pid=child.pid,
                 cgroup=joined,
                 footprint=args.report is not None,

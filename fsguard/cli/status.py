@@ -100,8 +100,8 @@ def _print(status: dict[str, Any]) -> None:
 
 def tasks_table(tasks: list[dict[str, Any]]) -> str:
     """A list of tasks as `task.list` answers it."""
-    head = ("TASK", "PARENT", "STATE", "RUNS", "PROCESSES", "READS", "WRITES", "PENDING", "NAME")
-    names = ("task", "parent", "state", "runs", "processes", "reads", "writes", "pending", "name")
+    head = ("TASK", "PARENT", "STATE", "RUNS", "READS", "WRITES", "PENDING", "NAME")
+    names = ("task", "parent", "state", "runs", "reads", "writes", "pending", "name")
     rows = [["" if task.get(name) is None else task[name] for name in names] for task in tasks]
     return terminal.table(head, rows)
 

@@ -7,7 +7,7 @@ from fsguard.cli.base import Parser, task_id
 from fsguard.cli.status import tasks_table
 from fsguard.cli.warnings import clock
 from fsguard.control.client import Client
-from fsguard.errors import FsguardError, UsageError
+from fsguard.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def main(argv: list[str]) -> int:
         "The tasks of a workspace. `end` says that a task is over: its parent is told which files that the\n"
         "parent had read it changed, and what others say about it from now on says that it has ended.",
         ["fsguard task list", "fsguard task show A", "fsguard task end A.1"],
-        [0, (1, "no such task"), 2, 3, 6, 7],
+        [0, (2, "no such task, or a wrong flag"), 3, 6, 7],
     )
     parser.add_argument("what", choices=["list", "show", "end"])
     parser.add_argument("task", metavar="ID", nargs="?", type=task_id, help="for show and end")
@@ -36,18 +36,15 @@ def main(argv: list[str]) -> int:
         if args.what == "end":
             _ended(client.call("task.end", task=args.task), args.json)
             return 0
+        if args.what == "show":
+            _show(client.call("task.show", task=args.task), args.json)
+            return 0
         tasks = client.call("task.list")
-    if args.what == "list":
-        if args.json:
-            for task in tasks:
-                terminal.print_json(task)
-        else:
-            print(tasks_table(tasks) if tasks else "no tasks yet")
-        return 0
-    found = [task for task in tasks if task["task"] == args.task]
-    if not found:
-        raise FsguardError(f"no task {args.task} is known here", "`fsguard task list` shows them")
-    _show(found[0], args.json)
+    if args.json:
+        for task in tasks:
+            terminal.print_json(task)
+    else:
+        print(tasks_table(tasks) if tasks else "no tasks yet")
     return 0
 
 
@@ -66,10 +63,10 @@ def _show(task: dict[str, Any], as_json: bool) -> None:
         terminal.print_json(task)
         return
     for name, value in task.items():
-        if name in ("started", "ended") and value is not None:
+        if name in ("started", "ended", "last_seen") and value is not None:
             text = clock(value)
         elif isinstance(value, list):
             text = ", ".join(terminal.cut(item) for item in value)
         else:
             text = "" if value is None else terminal.shown(value)
-        print(f"{terminal.shown(name) + ':':<11}{text}".rstrip())
+        print(f"{terminal.shown(name).replace('_', ' ') + ':':<13}{text}".rstrip())

@@ -36,11 +36,12 @@ def locate(given: str | None, other: str | None = None) -> Mount:
     return mount
 
 
-def locate_for(given: str | None, path: str) -> tuple[Mount, str]:
+def locate_for(given: str | None, path: str, *, whole: bool = False) -> tuple[Mount, str]:
     """(mount, `path` relative to its workspace) for a command about one file.
 
     Without a workspace given, the mount of the directory we run in counts, and
-    if the path is not in it, the mount of the path.
+    if the path is not in it, the mount of the path. With `whole`, the workspace
+    itself will do as a path: "".
     """
     if given is None:
         mount = registry.find(here())
@@ -50,6 +51,8 @@ def locate_for(given: str | None, path: str) -> tuple[Mount, str]:
             raise _not_mounted(path)
     else:
         mount = locate(given)
+    if whole and _inside(mount, path) == "":
+        return mount, ""
     return mount, relative(mount, path)
 
 
