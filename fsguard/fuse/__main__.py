@@ -95,7 +95,7 @@ async def _signals(connection: Connection, operations: Operations) -> None:
                 print(json.dumps(status), file=sys.stderr, flush=True)
                 continue
             try:
-                await trio.to_thread.run_sync(connection.unmount)
+                await connection.shut_down()
             except FsguardError as error:
                 print(f"fsguard.fuse: {error.message}", file=sys.stderr, flush=True)
 

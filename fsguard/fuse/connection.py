@@ -47,6 +47,7 @@ class Connection:
         self._namespace = namespace
         self._handshake = Handshake(fuse_fd)
         self._loop: Loop | None = None
+        self._serving = trio.CancelScope()
         self.over = trio.Event()  # set when `run` has ended
 
     @property
@@ -75,7 +76,8 @@ class Connection:
         pyfuse3.trio = loop  # type: ignore[attr-defined]
         pyfuse3.init(operations, f"/dev/fd/{self._handshake.libfuse_fd}", set())
         try:
-            await pyfuse3.main(min_tasks=1, max_tasks=_MAX_TASKS)
+            with self._serving:
+                await pyfuse3.main(min_tasks=1, max_tasks=_MAX_TASKS)
         finally:
             pyfuse3.close(unmount=False)
             self._handshake.close()
@@ -95,6 +97,18 @@ class Connection:
             self._namespace.outside(lambda: syscalls.umount(target, syscalls.UMOUNT_NOFOLLOW))
         except OSError as error:
             raise mounts.explain(error, self.mountpoint) from error
+
+    async def shut_down(self, grace: float = 2.0) -> None:
+        """`unmount`, and see that `run` ends.
+
+        Copies of the mount in other namespaces (containers) may keep the
+        connection alive; after `grace` seconds they get ENOTCONN.
+        """
+        await trio.to_thread.run_sync(self.unmount)
+        with trio.move_on_after(grace):
+            await self.over.wait()
+        self._serving.cancel()
+        await self.over.wait()
 
     def close(self) -> None:
         """Give descriptors back. A mount that is still there is dead from now on."""
@@ -137,7 +151,7 @@ def mount(workspace: str, mountpoint: str | None = None, *, allow_other: bool | 
     namespace = None
     if is_root:
         try:
-            namespace = PrivateNamespace()
+            namespace = PrivateNamespace(workspace)
         except OSError as error:
             raise MissingError(
                 f"no private mount namespace: {error.strerror}", "the daemon needs CAP_SYS_ADMIN as root"

@@ -35,7 +35,8 @@ def _unescape(text: str) -> str:
     return os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda m: bytes([int(m[1], 8)]), os.fsencode(text)))
 
 
-def parse(text: str) -> list[Mount]:
+def parse(text: str, kinds: str = FSTYPE) -> list[Mount]:
+    """The lines of /proc/self/mountinfo whose filesystem type begins with `kinds`."""
     mounts = []
     for line in text.splitlines():
         fields = line.split(" ")
@@ -44,15 +45,15 @@ def parse(text: str) -> list[Mount]:
             kind, source, options = fields[dash + 1 : dash + 4]
         except ValueError:
             continue
-        if kind == FSTYPE:
+        if kind.startswith(kinds):
             mounts.append(Mount(_unescape(fields[4]), _unescape(source), fields[2], options))
     return mounts
 
 
-def listing() -> list[Mount]:
-    """All mounts of ours visible in this mount namespace, oldest first."""
+def listing(kinds: str = FSTYPE) -> list[Mount]:
+    """All mounts of ours (or of `kinds`) visible in this mount namespace, oldest first."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as f:
-        return parse(f.read())
+        return parse(f.read(), kinds)
 
 
 def find(mountpoint: str) -> Mount | None:

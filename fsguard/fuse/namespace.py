@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable
 
 from ..errors import DaemonError
-from . import syscalls
+from . import mounts, syscalls
 
 __all__ = ["PrivateNamespace"]
 
@@ -25,11 +25,43 @@ class PrivateNamespace:
     nothing of ours gets out.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, workspace: str) -> None:
         self._outside = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         self._root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         syscalls.unshare(syscalls.CLONE_NEWNS)
         syscalls.mount(None, b"/", None, syscalls.MS_REC | syscalls.MS_SLAVE, None)
+        self._drop_other_mounts(workspace)
+
+    def _drop_other_mounts(self, workspace: str) -> None:
+        """Let go of other guards' mounts.
+
+        Where mounts are not shared, a copy in here would outlive their unmounting
+        and keep their daemons waiting for the end. (A workspace inside another
+        guard's mount is served through it.)
+        """
+        for other in reversed(mounts.listing()):
+            if os.path.commonpath([other.mountpoint, workspace]) != other.mountpoint:
+                self.forget_mount(other.mountpoint)
+        self._let_go(workspace)
+
+    @staticmethod
+    def _let_go(workspace: str) -> None:
+        """Drop the copies of other FUSE mounts that came along.
+
+        A FUSE filesystem ends with its last mount, in whatever namespace: our
+        copy would keep another workspace's daemon alive after its unmount.
+        Where mounts are not shared, unmounts do not come through to us.
+        """
+        for other in reversed(mounts.listing("fuse")):
+            if workspace == other.mountpoint or workspace.startswith(other.mountpoint.rstrip("/") + "/"):
+                continue  # the backing directory is on it
+            if other.mountpoint.startswith(workspace + "/"):
+                continue  # part of the tree
+            try:
+                flags = syscalls.MNT_DETACH | syscalls.UMOUNT_NOFOLLOW
+                syscalls.umount(os.fsencode(other.mountpoint), flags)
+            except OSError:
+                continue  # covered by another mount: not to be reached, not to be helped
 
     def outside(self, action: Callable[[], None]) -> None:
         """Do a few system calls in the old namespace; raises their OSError.
@@ -60,7 +92,7 @@ class PrivateNamespace:
             raise OSError(code, os.strerror(code))
 
     def forget_mount(self, mountpoint: str) -> None:
-        """Drop the copy of our mount that came in, where mounts are shared (systemd does that)."""
+        """Drop the copy of a mount in here, as ours comes in where mounts are shared (systemd)."""
         try:
             syscalls.umount(os.fsencode(mountpoint), syscalls.MNT_DETACH | syscalls.UMOUNT_NOFOLLOW)
         except OSError:
