@@ -28,6 +28,9 @@ from fsguard.errors import RefusedError, UsageError
 __all__ = ["Service", "warning_json"]
 
 RELEASE_SECONDS = 2.0
+# Who files warnings by time (a log beside a job's own) must be able to tell a
+# command from the next one: a command that was warned ends this much later.
+APART_SECONDS = 0.03
 MAX_TASK_ID = 200
 CLAIM_SECONDS = 10.0
 
@@ -170,6 +173,8 @@ class Service:
             self._began[token] = began
             raise RefusedError("only the process that began a run may end it")
         waited = await self._released(run)
+        latest = max((w.time for w in self._guard.outbox.pending(run.task.id) if w.run == token), default=0.0)
+        await trio.sleep(max(0.0, min(APART_SECONDS, latest + APART_SECONDS - time.time())))
         now = time.time()
         run.ended, run.command.ended = True, now
         self._guard.settle(now, self._resolver.gone, run.command)
