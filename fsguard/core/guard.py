@@ -107,6 +107,9 @@ class Guard:
                 continue
             self.history.add(now, "read", path, actor)
             if actor.task is None:
+                known = self.ledger.find(path)
+                if known is not None and known.writers:
+                    self.ledger.stamp_process(known, actor.process, known.version, now)
                 continue
             self.looks.looked(self.ledger.at(path), actor, now, partial)
 
@@ -278,20 +281,24 @@ class Guard:
 
     # -- content --------------------------------------------------------------
 
-    def wants_content(self, actor: Actor, path: bytes) -> bool:
-        """Should the present content be digested before `actor` destroys it?
+    def wants_content(self, actor: Actor, path: bytes, act: Act) -> bool:
+        """Should the present content be digested before `actor` does `act`?
 
-        Not when a task overwrites its own work and nobody else is around: an
-        untar or a build by one task costs nothing.
+        Only where somebody else may miss it, now or later: a task that is alone
+        deletes its own work, appends to it and renames it without being read
+        over the shoulder.
         """
         if self.ignored(path):
             return False
-        alone = len(self.tasks) <= (1 if actor.task is not None else 0)
         state = self.ledger.find(path)
         last = state.writers[-1] if state is not None and state.writers else None
-        if last is None or last.task is None:
-            return len(self.tasks) > 0
-        return not alone or last.task is not actor.task
+        own = last is not None and last.task is not None and last.task is actor.task
+        if act is Act.MOVE_AWAY:
+            return state is not None and (any(w.task is not actor.task for w in state.writers) or not own)
+        if own and act is Act.APPEND:
+            return False
+        alone = len(self.tasks) <= (1 if actor.task is not None else 0)
+        return len(self.tasks) > 0 and not (own and alone and act is Act.DELETE)
 
     def base(self, change: Change, path: bytes, digest: bytes | None) -> None:
         """`digest` is what `path` holds before the first change of this session."""
@@ -314,9 +321,8 @@ class Guard:
         if act in (Act.DELETE, Act.MOVE_AWAY):
             self._deleted(change, state, act, now)
             return
-        deletion = self.deletions.get(state)
-        if deletion is not None and act is Act.CREATE:
-            self._recreated(change, state, deletion, now)
+        if act is Act.CREATE:
+            self._recreated(change, state, now)
         change.bases.setdefault(state, (Undo.of(state), None))
         self._move(change, state, act, now)
 
@@ -366,38 +372,56 @@ class Guard:
                 footprint.created[path] = None
 
     def renamed(
-        self, change: Change, source: bytes, target: bytes, now: float, directory: bool, same: bool = False
+        self,
+        change: Change,
+        source: bytes,
+        target: bytes,
+        now: float,
+        directory: bool,
+        same: bool = False,
+        free: bool = False,
     ) -> None:
-        """`source` has been renamed to `target`; `same`: over a file of equal content."""
+        """`source` has been renamed to `target`.
+
+        `same`: over a file of equal content; `free`: nothing had that name.
+        """
         actor = change.actor
         self._record(actor, source, Act.MOVE_AWAY, now, target)
         if directory:
             if not (self.ignored(source + b"/x") and self.ignored(target + b"/x")):
-                self.ledger.rename_tree(source, target, actor, now)
+                for state in self.ledger.below(source):
+                    if not state.absent:
+                        new = self.ledger.at(target + state.path[len(source) :])
+                        self._moved(change, state, new, now, True)
             return
         if actor.command.footprint is not None:
             actor.command.footprint.written[target] = None
         if self.ignored(source) and self.ignored(target):
             return
         old, new = self.ledger.at(source), self.ledger.at(target)
-        deletion = self.deletions.pop(new, None)
-        if deletion is not None:
-            self._tell_deleted(new, deletion, now)
         if same:
             self._deleted(change, old, Act.MOVE_AWAY, now)
+            self.looks.knows(new, actor, now)
             return
+        self._moved(change, old, new, now, free)
+
+    def _moved(self, change: Change, old: PathState, new: PathState, now: float, free: bool) -> None:
+        actor = change.actor
+        again = self._recreated(change, new, now)
+        known = again.seen if again is not None else self.ledger.known_to(new, actor)
         blind = actor.task is not None and self.looks.ignorant(old, actor.task)
-        fresh = not new.writers and not new.looks
         undo = Undo.of(new)
-        write = self._begin_deletion(old, actor)
-        self.ledger.rename(old, new, actor, now)
+        begun = self._begin_deletion(old, actor)
+        self.ledger.rename(old, new, actor, now, known, free)
         change.bases.setdefault(new, (undo, None))
         change.first.setdefault(new, new.version)
         change.last[new] = new.version
-        if not (blind and fresh):
+        if blind:
+            self.looks.moved(new, actor, now)
+        else:
             self.looks.wrote(new, actor, Act.REPLACE, False, now)
         self.looks.wrote(old, actor, Act.MOVE_AWAY, False, now)
-        self._pend(change, old, write, now)
+        self._pend(change, old, begun, now)
 
     def linked(self, change: Change, known: Iterable[bytes], target: bytes, now: float) -> None:
         """`target` is a further name of the file called `known`: same content, same looks."""
@@ -417,16 +441,18 @@ class Guard:
 
     # -- deletions and reverts ------------------------------------------------
 
-    def _begin_deletion(self, state: PathState, actor: Actor) -> tuple[list[Write], Undo]:
-        return victims_of_deletion(state, actor), Undo.of(state)
+    def _begin_deletion(self, state: PathState, actor: Actor) -> tuple[list[Write], Undo, int]:
+        return victims_of_deletion(state, actor), Undo.of(state), self.ledger.known_to(state, actor)
 
     def _deleted(self, change: Change, state: PathState, act: Act, now: float) -> None:
         begun = self._begin_deletion(state, change.actor)
         self._move(change, state, act, now)
         self._pend(change, state, begun, now)
 
-    def _pend(self, change: Change, state: PathState, begun: tuple[list[Write], Undo], now: float) -> None:
-        victims, undo = begun
+    def _pend(
+        self, change: Change, state: PathState, begun: tuple[list[Write], Undo, int], now: float
+    ) -> None:
+        victims, undo, seen = begun
         earlier = self.deletions.pop(state, None)
         if earlier is not None:
             self._tell_deleted(state, earlier, now)
@@ -435,21 +461,28 @@ class Guard:
         raised = [(w, p) for w, p in change.raised if p == state.path]
         if victims or digest is not None:
             self.deletions[state] = Deletion(
-                change.actor, now, state.writers[-1], state.version, victims, undo, digest, raised
+                change.actor, now, state.writers[-1], state.version, victims, undo, digest, seen, raised
             )
 
-    def _recreated(self, change: Change, state: PathState, deletion: Deletion, now: float) -> None:
-        del self.deletions[state]
+    def _recreated(self, change: Change, state: PathState, now: float) -> Deletion | None:
+        """`state` comes back; returns its deletion when one command did both."""
+        deletion = self.deletions.pop(state, None)
+        if deletion is None:
+            return None
         if deletion.actor.task is change.actor.task and deletion.actor.command is change.actor.command:
             # Unlink and create by one command is a replacement: judged by what it leaves.
             change.bases[state] = (deletion.undo, deletion.digest)
             change.first[state] = deletion.version
             change.raised += deletion.raised
-        else:
-            self._tell_deleted(state, deletion, now)
+            deletion.write.seen = deletion.seen  # what it made anew may be made from what it read
+            return deletion
+        self._tell_deleted(state, deletion, now)
+        return None
 
     def settle(self, now: float, gone: Callable[[Actor], bool], ended: Command | None = None) -> bool:
         """Judge the deletions that have waited long enough; True when some still wait."""
+        if ended is not None:
+            ended.renewed.clear()
         for state, deletion in list(self.deletions.items()):
             if deletion.ripe(now, gone, ended):
                 del self.deletions[state]
@@ -501,12 +534,15 @@ class Guard:
         value: bytes | None = None
         known = False
         for state, first in list(change.first.items()):
+            if state.absent:
+                continue
             undo, base = change.bases.get(state, (None, None))
             candidates = base is not None or any(v < first for v, _ in state.contents)
             if candidates and not known:
                 value, known = digest(), True
             if value is not None and value == base and undo is not None:
                 if undo.apply(state, change.actor):
+                    self.looks.knows(state, change.actor, now)
                     for warning, path in change.raised:
                         if path == state.path:
                             self.outbox.withdraw(warning, path)
@@ -514,8 +550,9 @@ class Guard:
             act = next((w for w in reversed(state.writers) if w.process is change.actor.process), None)
             if act is None:
                 continue
-            victims = victims_of_content(state, change.actor, first, value) if value is not None else []
-            for victim in victims:
+            if value is None or undo is None:
+                continue
+            for victim in victims_of_content(state, undo.writers, change.actor, first, value):
                 self._tell_victim(state, act, change.actor, victim, now, deleted=False)
 
     # -- questions ------------------------------------------------------------

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import replace
 
-from fsguard.core.model import Act, Actor, Look, PathState, Process, Task, Write
+from fsguard.core.model import Act, Actor, Command, Look, PathState, Process, Task, Write
 
 __all__ = ["Ledger"]
 
-WHOLE = frozenset({Act.TRUNCATE, Act.REPLACE, Act.CREATE, Act.DELETE, Act.MOVE_AWAY})
+GONE = frozenset({Act.DELETE, Act.MOVE_AWAY})
+WHOLE = frozenset({Act.TRUNCATE, Act.REPLACE, Act.CREATE}) | GONE
 MAX_WRITERS = 8
 MAX_CONTENTS = 8
 MAX_LOOKS_PER_PATH = 64
 MAX_LOOKS_PER_PROCESS = 4096
+MAX_PROCESS_LOOKS = 262_144
 
 
 class Ledger:
@@ -31,6 +34,8 @@ class Ledger:
         self.max_paths = max_paths
         self.version = 0
         self._paths: OrderedDict[bytes, PathState] = OrderedDict()
+        self._readers: OrderedDict[Process, None] = OrderedDict()
+        self._process_looks = 0
 
     def __len__(self) -> int:
         return len(self._paths)
@@ -62,13 +67,37 @@ class Ledger:
             state.floor = state.version
         looks[task] = look
 
-    @staticmethod
-    def stamp_process(state: PathState, process: Process, version: int, time: float) -> None:
+    def stamp_process(self, state: PathState, process: Process, version: int, time: float) -> None:
+        """`process` itself knows `state` at `version`; all processes together remember so many."""
         looks = process.looks
+        if state not in looks:
+            self._process_looks += 1
         looks[state] = (version, time)
         looks.move_to_end(state)
+        self._readers[process] = None
+        self._readers.move_to_end(process)
         if len(looks) > MAX_LOOKS_PER_PROCESS:
             looks.popitem(last=False)
+            self._process_looks -= 1
+        while self._process_looks > MAX_PROCESS_LOOKS:
+            oldest, _ = self._readers.popitem(last=False)
+            self._process_looks -= len(oldest.looks)
+            oldest.looks.clear()
+
+    def drop_process_look(self, state: PathState, process: Process) -> None:
+        if process.looks.pop(state, None) is not None:
+            self._process_looks -= 1
+            if not process.looks:
+                self._readers.pop(process, None)
+
+    @staticmethod
+    def known_to(state: PathState, actor: Actor) -> int:
+        """The version of `state` that `actor` would make a new content from; 0: it knows none."""
+        own = actor.process.looks.get(state)
+        if own is not None:
+            return own[0]
+        look = state.looks.get(actor.task) if actor.task is not None else None
+        return look.version if look is not None and look.existed and not look.blind else 0
 
     def drop_task(self, task: Task) -> None:
         """Forget every look of `task` (it was forgotten, or its ID is free again)."""
@@ -79,10 +108,11 @@ class Ledger:
 
     def move(self, state: PathState, actor: Actor, act: Act, time: float) -> int:
         """A new version of `state` by `actor`; returns its number."""
+        seen = 0 if act in GONE else self.known_to(state, actor)
         self.version += 1
         version = self.version
         state.version = version
-        state.absent = act in (Act.DELETE, Act.MOVE_AWAY)
+        state.absent = act in GONE
         appended = act is Act.APPEND
         last = state.writers[-1] if state.writers else None
         if (
@@ -93,7 +123,8 @@ class Ledger:
             and last.appended == appended
         ):
             last.version, last.time, last.act = version, time, act
-            last.whole = last.whole or act in WHOLE
+            if act in WHOLE and (not last.whole or act in GONE):
+                last.whole, last.seen = True, seen
         else:
             state.writers.append(
                 Write(
@@ -106,6 +137,7 @@ class Ledger:
                     first=version,
                     appended=appended,
                     whole=act in WHOLE,
+                    seen=seen,
                 )
             )
             if len(state.writers) > MAX_WRITERS:
@@ -123,43 +155,44 @@ class Ledger:
         if len(contents) > MAX_CONTENTS:
             del contents[0]
 
-    def rename(self, source: PathState, target: PathState, actor: Actor, time: float) -> None:
-        """`source` takes the name of `target`: versions move, looks go along."""
+    def rename(
+        self, source: PathState, target: PathState, actor: Actor, time: float, known: int, free: bool
+    ) -> None:
+        """`source` takes the name of `target`: versions move, looks and authors go along.
+
+        `known` is the version of `target` that the new content may be made from;
+        `free`: nothing had that name.
+        """
         seen = [(t, look) for t, look in source.looks.items() if look.existed]
         current = source.version
-        history = [w for w in source.writers if w.act not in (Act.DELETE, Act.MOVE_AWAY)]
         fresh = not target.writers and not target.looks
         if fresh:
-            target.writers = history[-(MAX_WRITERS - 1) :]
-            target.contents = list(source.contents)
             target.self_locking = source.self_locking
             target.floor = source.floor
+        target.contents = sorted(target.contents + source.contents)[-MAX_CONTENTS:]
+        self._bring_authors(source, target, known, actor.command if free else None)
         self.move(target, actor, Act.REPLACE, time)
+        target.writers[-1].seen = self.version  # what is lost is buried already
         for task, look in seen:
             if look.version >= current:
                 copy = Look(target.version, look.time, True, look.partial, look.command, look.before)
-            elif fresh:
+            elif fresh or task is actor.task:
                 copy = Look(look.version, look.time, True, look.partial, look.command, look.before)
             else:
                 continue  # it knew an older state of a file that was called otherwise
             copy.blind, copy.noted = look.blind, look.noted
             self.stamp(target, task, copy)
         self.move(source, actor, Act.MOVE_AWAY, time)
-        source.contents.clear()
 
-    def rename_tree(self, source: bytes, target: bytes, actor: Actor, time: float) -> list[PathState]:
-        """Every path below directory `source` moves to below `target`.
-
-        Returns the states that stood below `source`, under their new paths.
-        """
-        prefix = source + b"/"
-        moved = [s for p, s in self._paths.items() if p.startswith(prefix) and not s.absent]
-        result = []
-        for old in moved:
-            new = self.at(target + old.path[len(source) :])
-            self.rename(old, new, actor, time)
-            result.append(new)
-        return result
+    @staticmethod
+    def _bring_authors(source: PathState, target: PathState, known: int, by: Command | None) -> None:
+        """Who wrote `source` has written what now stands at `target`."""
+        for w in target.writers:
+            w.buried = w.buried or w.first > known
+        moved = [replace(w, brought=by) for w in source.writers if w.act not in GONE and not w.buried]
+        both = [*target.writers, *moved]
+        both.sort(key=lambda w: w.version)
+        target.writers = both[-(MAX_WRITERS - 1) :]
 
     def below(self, directory: bytes) -> list[PathState]:
         prefix = directory + b"/"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fsguard.core.ledger import Ledger
-from fsguard.core.model import Act, Actor, Look, PathState, Task
+from fsguard.core.model import Act, Actor, Command, Look, PathState, Task
 
 __all__ = ["Looks"]
 
@@ -36,7 +36,9 @@ class Looks:
             process=actor.process,
         )
         if not command.bulk:
-            command.renewed.append((state, old, look))
+            first = command.renewed.get(state)
+            command.renewed[state] = (old if first is None or first[1] is not old else first[0], look)
+        _replaced(state, old, command)
         self.ledger.stamp(state, task, look)
 
     def _bulk(self, actor: Actor, now: float, new: bool) -> bool:
@@ -54,7 +56,7 @@ class Looks:
         if command.opened <= self.bulk_files:
             return False
         command.bulk = True
-        for state, old, look in reversed(command.renewed):
+        for state, (old, look) in command.renewed.items():
             if state.looks.get(task) is not look:
                 continue  # written or read again since
             if old is None:
@@ -78,6 +80,34 @@ class Looks:
                 process=actor.process,
             )
 
+    def knows(self, state: PathState, actor: Actor, now: float) -> None:
+        """`actor` left exactly what was there: it knows the content."""
+        task, process = actor.task, actor.process
+        if state in process.looks:
+            self.ledger.stamp_process(state, process, state.version, now)
+        old = state.looks.get(task) if task is not None else None
+        if task is None or (old is not None and old.version >= state.version):
+            return
+        look = Look(
+            version=state.version,
+            time=now,
+            command=actor.command,
+            before=_before(old, actor),
+            noted=state.version,
+            process=process,
+        )
+        _replaced(state, old, actor.command)
+        self.ledger.stamp(state, task, look)
+
+    def moved(self, state: PathState, actor: Actor, now: float) -> None:
+        """`actor` gave this name to a file that it had not seen: it knows that it exists."""
+        task = actor.task
+        if task is None:
+            return
+        look = state.looks.get(task)
+        if look is None or look.version >= state.version or not look.existed:
+            self.ledger.stamp(state, task, Look(max(state.floor, task.floor), now, blind=True))
+
     def ignorant(self, state: PathState, task: Task) -> bool:
         """True when `task` does not know what the path holds now."""
         look = state.looks.get(task)
@@ -92,7 +122,7 @@ class Looks:
         task = actor.task
         version = state.version
         if act in (Act.DELETE, Act.MOVE_AWAY):
-            actor.process.looks.pop(state, None)
+            self.ledger.drop_process_look(state, actor.process)
         elif state in actor.process.looks:
             self.ledger.stamp_process(state, actor.process, version, now)
         if task is None:
@@ -107,6 +137,7 @@ class Looks:
             noted=version,
             process=actor.process,
         )
+        _replaced(state, old, actor.command)
         if act is Act.APPEND and missed:
             look.version = old.version if old is not None else max(state.floor, task.floor)
             look.time = old.time if old is not None else now
@@ -114,6 +145,12 @@ class Looks:
             look.before = old.before if old is not None else None
             look.command = old.command if old is not None else None
         self.ledger.stamp(state, task, look)
+
+
+def _replaced(state: PathState, old: Look | None, command: Command) -> None:
+    """`old` can't be taken back any more: its command need not remember it."""
+    if old is not None and old.command is not None and old.command is not command:
+        old.command.renewed.pop(state, None)
 
 
 def _before(old: Look | None, actor: Actor) -> tuple[int, float] | None:

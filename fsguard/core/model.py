@@ -129,7 +129,7 @@ class Command:
     bulk: bool = False
     opened: int = 0
     last_opened: float = 0.0
-    renewed: list[tuple[PathState, Look | None, Look]] = field(default_factory=list)
+    renewed: dict[PathState, tuple[Look | None, Look]] = field(default_factory=dict)
     footprint: Footprint | None = None
 
 
@@ -194,7 +194,11 @@ class Look:
 class Write:
     """One author's latest run of changes to a path (consecutive ones merge).
 
-    `whole`: it made the content anew, nothing of earlier authors is left in it.
+    `whole`: it made the content anew. `seen` is then the version that it was
+    made from (0: from nothing): what others wrote up to there is taken to be
+    in it still, what they wrote after is not. `buried`: another file took the
+    name since, nothing of this is left. `brought`: it was written under another
+    name, and this command gave the file a name that was free.
     """
 
     task: Task | None
@@ -206,6 +210,9 @@ class Write:
     first: int
     appended: bool = False
     whole: bool = False
+    seen: int = 0
+    buried: bool = False
+    brought: Command | None = None
 
     @property
     def author(self) -> str | None:

@@ -8,10 +8,9 @@ of that name, because `git checkout -- f` is an unlink and a create.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from fsguard.core.ledger import WHOLE
-from fsguard.core.model import Actor, Command, PathState, Warning, Write
+from fsguard.core.model import Act, Actor, Command, PathState, Warning, Write
 
 __all__ = ["Deletion", "Undo", "victims_of_content", "victims_of_deletion"]
 
@@ -25,29 +24,18 @@ class Undo:
 
     version: int
     absent: bool
-    last: Write | None
-    last_version: int
-    last_time: float
+    writers: list[Write]
 
     @classmethod
     def of(cls, state: PathState) -> Undo:
-        last = state.writers[-1] if state.writers else None
-        return cls(
-            state.version,
-            state.absent,
-            last,
-            last.version if last is not None else 0,
-            last.time if last is not None else 0.0,
-        )
+        return cls(state.version, state.absent, [replace(w) for w in state.writers])
 
     def apply(self, state: PathState, author: Actor) -> bool:
         """Forget what `author` did to `state` since; False if somebody else wrote too."""
         later = [w for w in state.writers if w.version > self.version]
         if any(w.process is not author.process and w.task is not author.task for w in later):
             return False
-        state.writers = [w for w in state.writers if w is self.last or w not in later]
-        if self.last is not None and self.last.version > self.last_version:
-            self.last.version, self.last.time = self.last_version, self.last_time
+        state.writers = self.writers
         state.version, state.absent = self.version, self.absent
         return True
 
@@ -63,6 +51,7 @@ class Deletion:
     victims: list[Write]
     undo: Undo
     digest: bytes | None
+    seen: int = 0
     raised: list[tuple[Warning, bytes]] = field(default_factory=list)
 
     def ripe(self, now: float, gone: Callable[[Actor], bool], ended: Command | None) -> bool:
@@ -79,22 +68,37 @@ def victims_of_deletion(state: PathState, actor: Actor) -> list[Write]:
     return _authors(state.writers, actor)
 
 
-def victims_of_content(state: PathState, actor: Actor, first: int, digest: bytes) -> list[Write]:
-    """Whose work is undone when `actor` (from version `first` on) left content `digest`."""
+def victims_of_content(
+    state: PathState, writers: list[Write], actor: Actor, first: int, digest: bytes
+) -> list[Write]:
+    """Whose work is undone when `actor` (from version `first` on) left content `digest`.
+
+    `writers` are those on record before `actor` began.
+    """
     for version, known in reversed(state.contents):
         if version >= first or known != digest:
             continue
-        between = [w for w in state.writers if version < w.version and w.first < first]
+        between = [w for w in writers if version < w.version and w.first < first]
         return _authors(between, actor)
     return []
 
 
 def _authors(writes: list[Write], actor: Actor) -> list[Write]:
-    """The latest write of each other task, back to where the content was made anew."""
+    """The latest write of each other task of which something is left in the content.
+
+    Whoever made the content anew kept what it had seen (`sed -i`, a formatter,
+    an agent that edits what it has read) and lost what it had not.
+    """
     found: dict[str, Write] = {}
+    kept: int | None = None
     for w in reversed(writes):
+        if w.buried or (kept is not None and w.first > kept):
+            continue
+        if w.brought is actor.command:
+            continue  # the name is one that this command made up
         if w.task is not None and (actor.task is None or w.author != actor.task.id):
             found.setdefault(w.task.id, w)
-        if w.act in WHOLE or w.whole:
-            break
+        if w.whole:
+            seen = 0 if w.act is Act.TRUNCATE else w.seen  # still empty
+            kept = seen if kept is None else min(kept, seen)
     return list(found.values())

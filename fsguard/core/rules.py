@@ -122,7 +122,7 @@ def _process_knows(state: PathState, actor: Actor) -> bool:
 
 def _stale_view(state: PathState, actor: Actor, look: Look, act: Act) -> Finding | None:
     before = look.before if look.command is actor.command else (look.version, look.time)
-    if before is None or look.blind or act is Act.MOVE_AWAY:
+    if before is None or look.blind or act in _GONE:
         return None
     seen, when = before
     task = actor.task

@@ -31,6 +31,7 @@ from fsguard.observer import (
 __all__ = ["DIGEST_LIMIT", "Dispatch"]
 
 DIGEST_LIMIT = 16 * 1024 * 1024
+APPEND_LIMIT = 1024 * 1024  # a log is not read anew for every line
 
 
 class Dispatch:
@@ -149,10 +150,11 @@ class Dispatch:
         else:
             self.waiting.collide(edit, path, act, turn)
 
-    def base(self, edit: Edit, path: bytes, file: FileView | None) -> None:
-        """Digest what is about to be destroyed, if anybody may need to know."""
-        if self.guard.wants_content(edit.actor, path):
-            self.guard.base(edit, path, file.digest(self.digest_limit) if file is not None else None)
+    def base(self, edit: Edit, path: bytes, file: FileView | None, act: Act) -> None:
+        """Digest what is about to be changed, if anybody may need to know."""
+        if self.guard.wants_content(edit.actor, path, act):
+            limit = min(self.digest_limit, APPEND_LIMIT) if act is Act.APPEND else self.digest_limit
+            self.guard.base(edit, path, file.digest(limit) if file is not None else None)
 
     # -- single changes -------------------------------------------------------
 
@@ -186,7 +188,7 @@ class Dispatch:
         for path in paths:
             self.judge_change(edit, path, act, file)
         for path in paths:
-            self.base(edit, path, file)
+            self.base(edit, path, file, act)
         yield
         now = self.clock()
         for path in paths:
@@ -198,7 +200,7 @@ class Dispatch:
     def _remove(self, actor: Actor, change: Removed) -> Iterator[None]:
         edit = Edit(actor)
         self.judge_change(edit, change.path, Act.DELETE, change.file)
-        self.base(edit, change.path, change.file)
+        self.base(edit, change.path, change.file, Act.DELETE)
         yield
         self.guard.done(edit, change.path, Act.DELETE, self.clock())
         self.waiting.moved(change.path)
@@ -221,9 +223,11 @@ class Dispatch:
             self.judge_change(edit, target, Act.REPLACE, change.replaced)
         self.judge_change(edit, source, Act.MOVE_AWAY, change.file)
         if change.replaced is not None and not same:
-            self.base(edit, target, change.replaced)
+            self.base(edit, target, change.replaced, Act.REPLACE)
+        self.base(edit, source, change.file, Act.MOVE_AWAY)
         yield
-        self.guard.renamed(edit, source, target, self.clock(), directory=False, same=same)
+        free = change.replaced is None
+        self.guard.renamed(edit, source, target, self.clock(), directory=False, same=same, free=free)
         self.waiting.moved(source)
         self.waiting.moved(target)
         if change.file is not None:
@@ -252,7 +256,7 @@ class Dispatch:
             for p in touched:
                 self.judge_change(edit, p, Act.REPLACE, file)
             if not directory:
-                self.base(edit, path, file)
+                self.base(edit, path, file, Act.REPLACE)
         yield
         now = self.clock()
         for path in touched:

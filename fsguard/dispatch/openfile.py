@@ -58,7 +58,7 @@ class OpenFile:
             for path in paths:
                 self._dispatch.judge(self.edit, path, Act.TRUNCATE, file)
         for path in paths:
-            self._dispatch.base(self.edit, path, file)
+            self._dispatch.base(self.edit, path, file, Act.TRUNCATE)
 
     def opened(self, file: FileView) -> None:
         dispatch, now = self._dispatch, self._dispatch.clock()
@@ -117,8 +117,7 @@ class OpenFile:
                 continue
             if not collided:
                 dispatch.judge(edit, path, act, file)
-            if not append:
-                dispatch.base(edit, path, file)
+            dispatch.base(edit, path, file, act)
         self._pending = (edit, act, paths)
 
     def _turn(self, edit: Edit, paths: Sequence[bytes], act: Act, file: FileView) -> bool:
