@@ -13,7 +13,7 @@ import trio
 
 from ..errors import BusyError, FsguardError, MissingError, RefusedError, UsageError
 from . import mounts, syscalls, tracebacks
-from ._library import interposed, pyfuse3
+from ._library import interposed, pyfuse3, request
 from .filesystem import Filesystem
 from .handshake import Handshake
 from .loop import Loop
@@ -71,7 +71,12 @@ class Connection:
             await self._handshake.finish()
             task_status.started()
 
-        loop = self._loop = Loop([self._handshake.start, finish])
+        def pass_interrupts() -> None:
+            # libfuse handles FUSE_INTERRUPT by itself and pyfuse3 never hears of it.
+            for unique in request.take_interrupts():
+                operations.observer.interrupted(unique)
+
+        loop = self._loop = Loop([self._handshake.start, finish], pass_interrupts)
         # pyfuse3 looks `trio` up as its module attribute each time; its own asyncio mode relies on it.
         pyfuse3.trio = loop  # type: ignore[attr-defined]
         pyfuse3.init(operations, f"/dev/fd/{self._handshake.libfuse_fd}", set())

@@ -40,6 +40,7 @@ class Request(Protocol):
     def tid(self) -> int: ...
     def flags(self) -> int: ...
     def file_flags(self) -> int: ...
+    def unique(self) -> int: ...
 
 
 class Filesystem(pyfuse3.Operations):
@@ -76,7 +77,8 @@ class Filesystem(pyfuse3.Operations):
         )
 
     def caller(self, ctx: pyfuse3.RequestContext) -> Caller:
-        return Caller(ctx.pid, ctx.uid, ctx.gid, ctx.umask)
+        unique = self.request.unique() if self.peeking else 0
+        return Caller(ctx.pid, ctx.uid, ctx.gid, ctx.umask, unique)
 
     def creating(self, ctx: pyfuse3.RequestContext) -> Creator:
         return self.identity.creating(ctx.uid, ctx.gid, ctx.umask)

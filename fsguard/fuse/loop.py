@@ -106,12 +106,18 @@ class Loop:
 
     `first_waits` are awaited, in order, by the first calls of wait_readable
     instead of waiting: the connection is negotiated there (see `handshake`).
+    `between` is called before each request is waited for.
     `served` counts requests read.
     """
 
     ClosedResourceError = trio.ClosedResourceError
 
-    def __init__(self, first_waits: list[Callable[[], Awaitable[None]]]) -> None:
+    def __init__(
+        self,
+        first_waits: list[Callable[[], Awaitable[None]]],
+        between: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._between = between
         self._first_waits = deque(first_waits)
         self._lock = _ReadLock()
         self._poll: select.poll | None = None
@@ -145,6 +151,7 @@ class Loop:
             poll = self._poll = select.poll()
             poll.register(fd, select.POLLIN)
         self.served += 1
+        self._between()
         now = time.monotonic()
         if now >= self._turn_ends:
             # Others first: whatever is runnable, due or readable.
