@@ -192,7 +192,7 @@ class Daemon:
     async def _housekeeping(self) -> None:
         while True:
             await trio.sleep(HOUSEKEEPING_SECONDS)
-            self.service.forget_runs()
+            self.service.runs.forget_runs()
             self.guard.tasks.forget_idle(time.time() - self.settings.forget_after)
 
 

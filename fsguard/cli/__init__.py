@@ -30,6 +30,7 @@ COMMANDS = {
     "check": "would a write now overwrite something unseen?",
     "note": "say that a task read or wrote a file outside any process of its own",
     "task": "list, show and end tasks",
+    "lease": "keep others off some paths for a while",
     "policy": "warn, block or off: for all, for a pattern or for a task",
     "doctor": "what this machine has and lacks",
 }

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from fsguard.core import wording
 from fsguard.core.history import History
+from fsguard.core.leases import Lease
 from fsguard.core.ledger import Ledger
 from fsguard.core.looks import Looks
 from fsguard.core.model import (
@@ -264,19 +265,74 @@ class Guard:
         """A note: `actor`'s open waited for `holder`'s turn."""
         assert actor.task is not None
         text = actor.command.text
-        self.outbox.add(
+        self._note(
+            actor.task,
+            actor.process,
+            actor.command,
+            holder,
+            path,
+            lambda more: wording.waited(path, text, holder, seconds, more),
+            now,
+        )
+
+    def leased(
+        self, actor: Actor, path: bytes, lease: Lease, since: float, until: float, waited: float, now: float
+    ) -> Warning:
+        """`actor` is refused: another task's lease is on `path`."""
+        assert actor.task is not None
+        text = actor.command.text
+        holder = Command(f"lease:{lease.id}", f"lease {lease.id}", lease.task)
+        return self._note(
+            actor.task,
+            actor.process,
+            actor.command,
+            Write(lease.task, Process(0), holder, Act.WRITE, since, 0, 0),
+            path,
+            lambda more: wording.leased(path, text, lease, since, until, waited, more),
+            now,
+            refused=True,
+        )
+
+    def asked_for(self, lease: Lease, asker: str, reason: str, now: float) -> Warning:
+        """Tell a lease's holder that another task would like to have its paths."""
+        command = Command(f"lease request:{asker}:{now}", f"lease request --task {asker}")
+        by = Write(Task(asker), Process(0), command, Act.WRITE, now, 0, 0)
+        path = lease.patterns.lines[0].encode("utf-8", "surrogateescape")
+        return self._note(
+            lease.task,
+            Process(0),
+            command,
+            by,
+            path,
+            lambda _: wording.asked_for(lease, asker, reason),
+            now,
+        )
+
+    def _note(
+        self,
+        task: Task,
+        process: Process,
+        command: Command,
+        by: Write,
+        path: bytes,
+        message: Callable[[int], str],
+        now: float,
+        refused: bool = False,
+    ) -> Warning:
+        return self.outbox.add(
             kind=Kind.WAITED,
             severity=NOTE,
-            task=actor.task.id,
-            pid=actor.process.pid,
-            command=actor.command,
-            sibling=holder.author,
-            sibling_command=holder.command.text,
-            sibling_time=holder.time,
+            task=task.id,
+            pid=process.pid,
+            command=command,
+            sibling=by.author,
+            sibling_command=by.command.text,
+            sibling_time=by.time,
             read_time=None,
             path=path,
             now=now,
-            message=lambda more: wording.waited(path, text, holder, seconds, more),
+            message=message,
+            refused=refused,
         )
 
     # -- content --------------------------------------------------------------
@@ -520,6 +576,7 @@ class Guard:
             path=path,
             now=now,
             message=lambda more: wording.reverted(path, told, victim, deleted, more),
+            group=act.command,
         )
 
     def spared(self, change: Change) -> None:

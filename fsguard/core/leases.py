@@ -92,6 +92,11 @@ class Leases:
                 return None if lease.task.related(task) else lease
         return None
 
+    def in_the_way(self, task: Task, patterns: Iterable[str], now: float) -> list[Lease]:
+        """The leases of others that clash with what `task` would like to have."""
+        wanted = LeaseTicket(task, Patterns(patterns), 0.0, "", now)
+        return [lease for lease in self.all(now) if self._clash(lease, wanted)]
+
     def wrote(self, path: bytes, task: Task | None, now: float) -> None:
         """A write by the holder keeps its lease alive."""
         if task is None:

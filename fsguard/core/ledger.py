@@ -138,6 +138,7 @@ class Ledger:
                     appended=appended,
                     whole=act in WHOLE,
                     seen=seen,
+                    made=act is Act.CREATE,
                 )
             )
             if len(state.writers) > MAX_WRITERS:

@@ -197,7 +197,7 @@ class Write:
     `whole`: it made the content anew. `seen` is then the version that it was
     made from (0: from nothing): what others wrote up to there is taken to be
     in it still, what they wrote after is not. `buried`: another file took the
-    name since, nothing of this is left. `brought`: it was written under another
+    name since, nothing of this is left. `made`: it began with nothing there. `brought`: it was written under another
     name, and this command gave the file a name that was free.
     """
 
@@ -212,6 +212,7 @@ class Write:
     whole: bool = False
     seen: int = 0
     buried: bool = False
+    made: bool = False
     brought: Command | None = None
 
     @property

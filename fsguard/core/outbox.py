@@ -20,7 +20,7 @@ class Outbox:
     """All warnings of a mount, oldest first.
 
     One command that overwrites many files gives one warning that grows: same
-    task, command, kind and sibling, no more than `GROUP_SECONDS` apart.
+    task, command that brings it about, kind and sibling, no more than `GROUP_SECONDS` apart.
     """
 
     def __init__(self, limit: int = 10_000) -> None:
@@ -54,12 +54,14 @@ class Outbox:
         now: float,
         message: Rebuild,
         refused: bool = False,
+        group: Command | None = None,
     ) -> Warning:
         """Put a warning on record, or add `path` to the open one of its group.
 
-        `message` makes the sentence for a number of further paths.
+        `message` makes the sentence for a number of further paths; `group` is
+        the command that brings it about, where that is not `command`.
         """
-        key = (task, command.key, kind, severity, sibling, refused)
+        key = (task, (group or command).key, kind, severity, sibling, refused)
         old = self._open.get(key)
         if old is not None and not old.delivered and not old.withdrawn and now - old.touched <= GROUP_SECONDS:
             old.touched = now
@@ -103,13 +105,14 @@ class Outbox:
 
     def withdraw(self, warning: Warning, path: bytes) -> None:
         """`path` turned out not to belong into `warning` after all."""
-        if path not in warning.paths:
+        if warning.withdrawn or (path not in warning.paths and warning.count == len(warning.paths)):
             return
-        if len(warning.paths) == 1:
+        if warning.count == 1:
             warning.withdrawn = True
             self.total -= 1
             return
-        del warning.paths[path]
+        if len(warning.paths) > 1:  # the last one listed stays, to stand for those that are not
+            warning.paths.pop(path, None)
         warning.count -= 1
         rebuild = self._rebuild.get(warning.id)
         if rebuild is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from fsguard.core.ledger import GONE
 from fsguard.core.model import Act, Actor, Command, PathState, Warning, Write
 
 __all__ = ["Deletion", "Undo", "victims_of_content", "victims_of_deletion"]
@@ -75,12 +76,31 @@ def victims_of_content(
 
     `writers` are those on record before `actor` began.
     """
+    if writers and writers[-1].act in GONE:
+        return _undeleted(state, writers, actor, first, digest)
     for version, known in reversed(state.contents):
         if version >= first or known != digest:
             continue
         between = [w for w in writers if version < w.version and w.first < first]
         return _authors(between, actor)
     return []
+
+
+def _undeleted(
+    state: PathState, writers: list[Write], actor: Actor, first: int, digest: bytes
+) -> list[Write]:
+    """Whose deletion is undone; not that of a file which the deleter itself had made (a temporary, a lock)."""
+    last = writers[-1]
+    if last.task is None or (actor.task is not None and last.author == actor.task.id):
+        return []
+    if not any(known == digest and version < min(first, last.version) for version, known in state.contents):
+        return []
+    for w in reversed(writers):
+        if w.author != last.author:
+            break
+        if w.made:
+            return []
+    return [last]
 
 
 def _authors(writes: list[Write], actor: Actor) -> list[Write]:

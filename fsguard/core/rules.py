@@ -54,7 +54,7 @@ def judge(state: PathState, actor: Actor, act: Act) -> Finding | None:
     if act is Act.CREATE or state.absent:
         return _recreate(state, look, others, act)
     if act is Act.APPEND:
-        return _append(look, others)
+        return _append(state, actor, look)
     own = _lost_update(state, actor, act)
     if own is not None:
         return own
@@ -82,12 +82,11 @@ def _recreate(state: PathState, look: Look | None, others: list[Write], act: Act
     return Finding(kind, act, (last,), look.time)
 
 
-def _append(look: Look | None, others: list[Write]) -> Finding | None:
+def _append(state: PathState, actor: Actor, look: Look | None) -> Finding | None:
     """Appends commute with appends; over anything else they only age the picture."""
-    if look is None or look.blind:
+    if look is None:
         return None
-    news = tuple(w for w in others if w.task is not None and not w.appended and w.version > look.noted)
-    return Finding(Kind.STALE_VIEW, Act.APPEND, news, look.time) if news else None
+    return _stale_view(state, actor, look, Act.APPEND)
 
 
 def _lost_update(state: PathState, actor: Actor, act: Act) -> Finding | None:
@@ -130,7 +129,10 @@ def _stale_view(state: PathState, actor: Actor, look: Look, act: Act) -> Finding
     news = tuple(
         w
         for w in reversed(state.writers)
-        if w.version > max(seen, look.noted) and w.task is not None and w.author != task.id
+        if w.version > max(seen, look.noted)
+        and w.task is not None
+        and w.author != task.id
+        and not (w.appended and act is Act.APPEND)
     )
     return Finding(Kind.STALE_VIEW, act, news, when) if news else None
 

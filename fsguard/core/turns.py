@@ -90,6 +90,9 @@ class Turns:
         """True when there is a turn or a queue on `path`, lapsed or not."""
         return path in self._turns or path in self._queues
 
+    def all(self) -> list[Turn]:
+        return list(self._turns.values())
+
     def turn(self, path: bytes) -> Turn | None:
         """The turn on `path`, lapsed or not."""
         return self._turns.get(path)

@@ -12,6 +12,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+from fsguard.core.leases import Lease
 from fsguard.core.model import Act, Kind, Write
 from fsguard.core.rules import Finding
 
@@ -198,6 +199,31 @@ def waited(path: bytes, command: str, holder: Write, seconds: float, more: int =
     """A note: how long a write waited, and for whom."""
     p = show_path(path)
     return f"{quote(command)} waited {seconds:.1f} s until {_who(holder)} had written {p}.{_also(more)}"
+
+
+def leased(
+    path: bytes, command: str, lease: Lease, since: float, until: float, waited: float, more: int = 0
+) -> str:
+    """A refusal: who holds the lease, why, since when, until when, and what can be done."""
+    p = show_path(path)
+    why = f" ({quote(lease.reason)})" if lease.reason else ""
+    wait = f" waited {waited:.1f} s and" if waited >= 0.1 else ""
+    return (
+        f"Task {quote(lease.task.id, 80)} has a lease on {p}{why} since {clock(since)}, until {clock(until)}"
+        f" unless it goes on writing; {quote(command)}{wait} was refused, nothing was changed. Try again"
+        f" later, or ask for it: `fsguard lease request {p}`; `fsguard lease release {lease.id} --force` takes it."
+        f"{_also(more)}"
+    )
+
+
+def asked_for(lease: Lease, asker: str, reason: str) -> str:
+    """To a lease's holder: somebody else needs the paths."""
+    why = f" ({quote(reason)})" if reason else ""
+    what = ", ".join(quote(x) for x in lease.patterns.lines[:4])
+    return (
+        f"Task {quote(asker, 80)} asks for what your lease {lease.id} covers, {what}{why}."
+        f" `fsguard lease release {lease.id}` gives it back."
+    )
 
 
 def reverted(path: bytes, act: Write, victim: Write, deleted: bool, more: int = 0) -> str:

@@ -144,6 +144,7 @@ class Dispatch:
 
     def judge_change(self, edit: Edit, path: bytes, act: Act, file: FileView | None = None) -> None:
         """`judge` for what never waits: a change under another task's running turn is a collision."""
+        self.waiting.check_lease(path, edit.actor)
         turn = self.waiting.foreign(path, edit.actor)
         if turn is None:
             self.judge(edit, path, act, file)

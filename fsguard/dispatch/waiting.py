@@ -16,7 +16,9 @@ import trio
 
 from fsguard.core.guard import Change as Edit
 from fsguard.core.guard import Guard
-from fsguard.core.model import Act, Actor, Command, Process, Write
+from fsguard.core.leases import Lease, Leases
+from fsguard.core.model import Act, Actor, Command, Process, Task, Write
+from fsguard.core.policy import Patterns
 from fsguard.core.turns import Ticket, Turn, Turns
 from fsguard.dispatch.ports import Processes
 from fsguard.observer import Caller, FileView
@@ -30,13 +32,13 @@ __all__ = ["Waiting"]
 # sends FUSE_INTERRUPT for the first one only (measured on Linux 6.18).
 POLL_SECONDS = 0.02
 NOTED_SECONDS = 0.01
+LEASE_POLL_SECONDS = 0.05
 
 
 class _Wait:
     """One open that waits; `event` is renewed after each wake-up."""
 
-    def __init__(self, ticket: Ticket, tid: int) -> None:
-        self.ticket = ticket
+    def __init__(self, tid: int) -> None:
         self.tid = tid
         self.event = trio.Event()
         self.signalled = False
@@ -59,6 +61,7 @@ class Waiting:
         self.seconds = seconds
         self._clock = clock
         self.now: Callable[[], float] = time.monotonic
+        self.leases = Leases(self._writing)
         self._waits: dict[Ticket, _Wait] = {}
         self._by_request: dict[int, _Wait] = {}
 
@@ -78,6 +81,8 @@ class Waiting:
         """
         edit, append = session.edit, bool(session.flags & os.O_APPEND)
         actor = edit.actor
+        if len(self.leases):
+            await self._behind_lease(path, actor, caller)
         if actor.task is None or not self.turns.busy(path) or not self.applies(path, actor):
             return False
         in_place = act in (Act.WRITE, Act.APPEND)
@@ -91,11 +96,11 @@ class Waiting:
         if ticket.broken:
             self._collide(edit, path, act, holder, 0.0)
             return True
-        wait = self._waits[ticket] = _Wait(ticket, caller.tid)
+        wait = self._waits[ticket] = _Wait(caller.tid)
         if caller.unique:
             self._by_request[caller.unique] = wait
         try:
-            outcome = await self._until_ready(wait, began + self.seconds)
+            outcome = await self._until_ready(wait, ticket, began + self.seconds)
         except BaseException:
             self._wake(self.turns.cancel(ticket, self.now()))
             raise
@@ -113,8 +118,50 @@ class Waiting:
         self._collide(edit, path, act, self._holder(path) or holder, self.seconds)
         return True
 
-    async def _until_ready(self, wait: _Wait, end: float) -> str:
-        ticket = wait.ticket
+    async def _behind_lease(self, path: bytes, actor: Actor, caller: Caller) -> None:
+        """Wait until no other task has a lease on `path`; refused when that takes too long."""
+        began = self.now()
+        wait = self._by_request[caller.unique] = _Wait(caller.tid)
+        try:
+            while (lease := self._lease_over(path, actor)) is not None:
+                if wait.signalled and self._processes.wants_out(caller.tid):
+                    raise OSError(errno.EINTR, "interrupted while waiting for a lease")
+                if self.now() - began >= self.seconds:
+                    raise self._leased(path, actor, lease, self.now() - began)
+                await trio.sleep(LEASE_POLL_SECONDS)
+        finally:
+            self._by_request.pop(caller.unique, None)
+        self.leases.wrote(path, actor.task, self.now())
+
+    def _lease_over(self, path: bytes, actor: Actor) -> Lease | None:
+        if actor.task is None or actor.disabled:
+            return None
+        return self.leases.over(path, actor.task, self.now())
+
+    def _leased(self, path: bytes, actor: Actor, lease: Lease, waited: float) -> OSError:
+        now = self._clock()
+        ahead = now - self.now()
+        warning = self._guard.leased(
+            actor, path, lease, lease.since + ahead, lease.until + ahead, waited, now
+        )
+        return OSError(errno.EBUSY, warning.message)
+
+    def check_lease(self, path: bytes, actor: Actor) -> None:
+        """For what never waits. :raises OSError: EBUSY under another task's lease."""
+        if len(self.leases) and (lease := self._lease_over(path, actor)) is not None:
+            raise self._leased(path, actor, lease, 0.0)
+
+    def _writing(self, patterns: Patterns, task: Task) -> str | None:
+        """Another task that is writing a path of `patterns` right now."""
+        now = self.now()
+        for turn in self.turns.all():
+            if self.turns.running(turn.path, now) is turn and patterns(turn.path):
+                for holder in turn.tasks:
+                    if not holder.related(task):
+                        return holder.id
+        return None
+
+    async def _until_ready(self, wait: _Wait, ticket: Ticket, end: float) -> str:
         while True:
             now = self.now()
             self._wake(self.turns.tick(ticket.path, now))

@@ -1,0 +1,77 @@
+"""What the control socket answers: the guard's records as JSON, and changes to them.
+
+A caller is who the kernel says it is (SO_PEERCRED). One that works for a task
+itself speaks for that task and those below it, and for no other: it may read
+everything, but not end, acknowledge or note on behalf of a sibling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fsguard.attribution.resolver import Resolver
+from fsguard.control.server import Handler, Peer
+from fsguard.dispatch import Dispatch
+from fsguard.service.base import warning_json
+from fsguard.service.leases import LeaseRequests
+from fsguard.service.records import Records
+from fsguard.service.runs import Runs
+from fsguard.service.tasks import Tasks
+from fsguard.service.warnings import Warnings
+
+__all__ = ["Service", "warning_json"]
+
+
+class Service:
+    """:param status: facts that only the daemon knows, for `status`."""
+
+    def __init__(
+        self, dispatch: Dispatch, resolver: Resolver, status: Callable[[], Mapping[str, Any]]
+    ) -> None:
+        self._dispatch = dispatch
+        self._resolver = resolver
+        self._status = status
+        self.runs = Runs(dispatch, resolver)
+        self._warnings = Warnings(dispatch, resolver)
+        self._records = Records(dispatch, resolver)
+        self._tasks = Tasks(dispatch, resolver)
+        self._leases = LeaseRequests(dispatch, resolver)
+
+    def handlers(self) -> dict[str, Handler]:
+        """Every method of the control protocol; DESIGN.md says what each takes."""
+        return {
+            "status": self.status,
+            "run.begin": self.runs.run_begin,
+            "run.end": self.runs.run_end,
+            "warnings": self._warnings.warnings,
+            "warnings.follow": self._warnings.follow,
+            "log": self._records.log,
+            "who": self._records.who,
+            "check": self._records.check,
+            "note": self._records.note,
+            "task.list": self._tasks.task_list,
+            "task.show": self._tasks.task_show,
+            "task.end": self._tasks.task_end,
+            "policy.get": self._tasks.policy_get,
+            "policy.set": self._tasks.policy_set,
+            "lease.acquire": self._leases.acquire,
+            "lease.release": self._leases.release,
+            "lease.list": self._leases.list,
+            "lease.request": self._leases.request,
+        }
+
+    async def status(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
+        guard = self._dispatch.guard
+        return {
+            **self._status(),
+            "policy": guard.policies.default,
+            "attribution": dict(self._resolver.means),
+            "tasks": [self._tasks.task_json(t) for t in guard.tasks],
+            "open_handles": len(self._dispatch.open_files),
+            "pending": len(guard.outbox.pending()),
+            "warnings_total": guard.outbox.total,
+            "paths_known": len(guard.ledger),
+            "queues": self._dispatch.waiting.queues(),
+            "leases": self._leases.all(),
+        }

@@ -1,0 +1,133 @@
+"""`fsguard lease`: asking that others keep off some paths for a while."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import trio
+
+from fsguard.control import params as p
+from fsguard.control.server import Peer
+from fsguard.core.leases import Lease
+from fsguard.core.wording import rfc3339
+from fsguard.errors import BusyError, RefusedError, UsageError
+from fsguard.service.base import Part, task_id
+
+__all__ = ["LeaseRequests"]
+
+MAX_SECONDS = 86_400
+POLL_SECONDS = 0.05
+
+
+class LeaseRequests(Part):
+    @property
+    def _leases(self) -> Any:
+        return self._dispatch.waiting.leases
+
+    def _now(self) -> float:
+        return self._dispatch.waiting.now()
+
+    def _json(self, lease: Lease) -> dict[str, Any]:
+        ahead = time.time() - self._now()
+        return {
+            "id": lease.id,
+            "task": lease.task.id,
+            "patterns": list(lease.patterns.lines),
+            "since": rfc3339(lease.since + ahead),
+            "until": rfc3339(lease.until + ahead),
+            "ttl": lease.ttl,
+            "reason": lease.reason,
+            "requests": sorted(lease.requests),
+        }
+
+    def all(self) -> list[dict[str, Any]]:
+        return [self._json(lease) for lease in self._leases.all(self._now())]
+
+    async def list(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
+        waiting = [
+            {
+                "task": t.task.id,
+                "patterns": list(t.patterns.lines),
+                "waiting": round(self._now() - t.since, 3),
+                "for": t.blocker,
+            }
+            for t in self._leases.waiting()
+        ]
+        return {"leases": self.all(), "waiting": waiting}
+
+    async def acquire(self, peer: Peer, params: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        """Yields {"waiting": …} while something is in the way, at last {"lease": …}.
+
+        A client that goes away leaves the queue: the stream is closed then.
+        """
+        patterns = [_pattern(x) for x in p.texts(params, "patterns")]
+        if not patterns:
+            raise UsageError("a lease needs at least one pattern")
+        known = self._guard.tasks.find(p.text(params, "task"))
+        if known is not None:
+            self._may_speak_for(peer, known)
+        task = known or self._task(task_id(p.text(params, "task")))
+        ttl = p.number(params, "ttl", 600, low=1, high=MAX_SECONDS)
+        wait = p.number(params, "wait", 600, low=0, high=MAX_SECONDS)
+        reason = (p.optional_text(params, "reason") or "")[:400]
+        task.ended = None
+        began = self._now()
+        ticket = self._leases.ask(task, patterns, float(ttl), reason, began)
+        said = ""
+        try:
+            while ticket.lease is None:
+                if ticket.blocker != said:
+                    said = ticket.blocker
+                    yield {"waiting": said}
+                if self._now() - began >= wait:
+                    raise BusyError(
+                        f"no lease on {', '.join(patterns)}: after {wait} s it is still held by {said}",
+                        "Try again, or ask for it: `fsguard lease request PATTERN --task ID`.",
+                    )
+                await trio.sleep(POLL_SECONDS)
+                self._leases.pump(self._now())
+        finally:
+            self._leases.cancel(ticket, self._now())
+        yield {"lease": self._json(ticket.lease)}
+
+    async def release(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
+        """By id, or all of a task; another task's only with `force`, and from outside of any task."""
+        force = p.flag(params, "force")
+        number, name = params.get("id"), p.optional_text(params, "task")
+        if number is None and name is None:
+            raise UsageError("which lease? name its id, or a task")
+        if number is not None:
+            lease = self._leases.find(p.number(params, "id", low=1), self._now())
+            if lease is None:
+                raise UsageError(f"there is no lease {number}", "`fsguard lease list` shows those there are.")
+            found = [lease]
+        else:
+            found = [le for le in self._leases.all(self._now()) if le.task.id == name]
+        for lease in found:
+            if name is not None and lease.task.id != name and not force:
+                raise RefusedError(
+                    f"lease {lease.id} belongs to task {lease.task.id!r}", "--force releases it all the same."
+                )
+            self._may_speak_for(peer, lease.task)
+            self._leases.release(lease, self._now())
+        return {"released": [lease.id for lease in found]}
+
+    async def request(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
+        """Ask the holders of what is in the way to let go: they are told, nothing is taken."""
+        name = task_id(p.text(params, "task"))
+        patterns = [_pattern(x) for x in p.texts(params, "patterns")]
+        reason = (p.optional_text(params, "reason") or "")[:400]
+        told = []
+        for lease in self._leases.in_the_way(self._task(name), patterns, self._now()):
+            lease.requests[name] = self._now()
+            self._guard.asked_for(lease, name, reason, time.time())
+            told.append(self._json(lease))
+        return {"told": told}
+
+
+def _pattern(text: str) -> str:
+    if not text or len(text) > 4096 or "\n" in text:
+        raise UsageError("a pattern is a path or a glob, as in .gitignore")
+    return text.lstrip("!")

@@ -1,0 +1,69 @@
+"""The tree of tasks, and the policies that hold for them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from fsguard.control import params as p
+from fsguard.control.server import Peer
+from fsguard.core.model import Task
+from fsguard.core.policy import POLICIES
+from fsguard.core.wording import rfc3339
+from fsguard.errors import RefusedError, UsageError
+from fsguard.service.base import Part, show, warning_json, when
+
+__all__ = ["Tasks"]
+
+
+class Tasks(Part):
+    def task_json(self, task: Task) -> dict[str, Any]:
+        running = sum(1 for r in self._resolver.runs.values() if r.task is task and not r.ended)
+        return {
+            "task": task.id,
+            "name": task.name,
+            "parent": task.parent.id if task.parent is not None else None,
+            "children": sorted(task.children),
+            "state": "ended" if task.ended is not None else "running" if running else "idle",
+            "started": rfc3339(task.started),
+            "last_seen": rfc3339(task.last_seen),
+            "ended": when(task.ended),
+            "runs": task.runs,
+            "running": running,
+            "reads": task.reads,
+            "writes": task.writes,
+            "pending": len(self._guard.outbox.pending(task.id)),
+        }
+
+    async def task_list(self, peer: Peer, params: dict[str, Any]) -> list[dict[str, Any]]:
+        return [self.task_json(t) for t in self._guard.tasks]
+
+    async def task_show(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
+        task = self._known(p.text(params, "task"))
+        stale = [show(x) for x in self._guard.stale_reads(task)]
+        return {**self.task_json(task), "stale_reads": stale}
+
+    async def task_end(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
+        task = self._known(p.text(params, "task"))
+        self._may_speak_for(peer, task)
+        told = self._guard.task_ended(task, time.time())
+        return {"task": task.id, "told": [warning_json(told)] if told is not None else []}
+
+    async def policy_get(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
+        policies = self._guard.policies
+        paths = [{"pattern": k, "policy": v} for k, v in policies.paths.items()]
+        return {"default": policies.default, "paths": paths, "tasks": dict(policies.tasks)}
+
+    async def policy_set(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
+        policy = p.text(params, "policy")
+        if policy not in POLICIES:
+            raise UsageError(f"a policy is one of {', '.join(POLICIES)}, not {policy!r}")
+        task, path = p.optional_text(params, "task"), p.optional_text(params, "path")
+        own = self._caller(peer).task
+        if own is not None:
+            raise RefusedError(
+                f"this process works for task {own.id!r}, which the policy is there for",
+                "Set policies outside of any task.",
+            )
+        self._guard.policies.set(policy, path=path, task=task)
+        return await self.policy_get(peer, {})

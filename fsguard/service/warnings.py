@@ -1,0 +1,61 @@
+"""Warnings: asked for, acknowledged, followed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import trio
+
+from fsguard.control import params as p
+from fsguard.control.server import Peer
+from fsguard.core.model import Warning
+from fsguard.service.base import Part, warning_json
+
+__all__ = ["Warnings"]
+
+
+class Warnings(Part):
+    async def warnings(self, peer: Peer, params: dict[str, Any]) -> list[dict[str, Any]]:
+        name = p.optional_text(params, "task")
+        outbox = self._guard.outbox
+        self._guard.settle(time.time(), self._resolver.gone)
+        if p.flag(params, "all"):
+            found = [w for w in outbox if name is None or w.task == name]
+        else:
+            found = outbox.pending(name)
+        if p.flag(params, "ack"):
+            self._may_speak_for(peer, self._known(name) if name is not None else None)
+            outbox.deliver(found)
+        return [warning_json(w) for w in found]
+
+    async def follow(self, peer: Peer, params: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        name = p.optional_text(params, "task")
+        ack = p.flag(params, "ack")
+        if ack:
+            self._may_speak_for(peer, self._known(name) if name is not None else None)
+        send, receive = trio.open_memory_channel[Warning](10_000)
+
+        def listener(warning: Warning) -> None:
+            if name is None or warning.task == name:
+                try:
+                    send.send_nowait(warning)
+                except trio.WouldBlock:
+                    pass  # a reader that slow reads the rest with `fsguard warnings`
+
+        outbox = self._guard.outbox
+        outbox.listeners.add(listener)
+        try:
+            for w in outbox.pending(name):
+                if ack:
+                    w.delivered = True
+                yield warning_json(w)
+            async for w in receive:
+                if w.withdrawn:
+                    continue
+                if ack:
+                    w.delivered = True
+                yield warning_json(w)
+        finally:
+            outbox.listeners.discard(listener)
