@@ -197,8 +197,9 @@ class Write:
     `whole`: it made the content anew. `seen` is then the version that it was
     made from (0: from nothing): what others wrote up to there is taken to be
     in it still, what they wrote after is not. `buried`: another file took the
-    name since, nothing of this is left. `made`: it began with nothing there. `brought`: it was written under another
-    name, and this command gave the file a name that was free.
+    name since, nothing of this is left. `made`: it began with nothing there.
+    `brought`: it was written under another name, and this command gave the file
+    a name that was free.
     """
 
     task: Task | None

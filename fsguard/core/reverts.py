@@ -89,7 +89,7 @@ def victims_of_content(
 def _undeleted(
     state: PathState, writers: list[Write], actor: Actor, first: int, digest: bytes
 ) -> list[Write]:
-    """Whose deletion is undone; not that of a file which the deleter itself had made (a temporary, a lock)."""
+    """Whose deletion is undone; not of a file that the deleter itself had made (a temporary, a lock)."""
     last = writers[-1]
     if last.task is None or (actor.task is not None and last.author == actor.task.id):
         return []

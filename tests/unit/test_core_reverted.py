@@ -195,6 +195,15 @@ def test_bringing_back_what_a_sibling_deleted_is_told_to_it(w):
     assert victims(w) == {("B", "A")}
 
 
+def test_a_lock_file_that_everybody_makes_and_removes_is_nobodys_loss(w):
+    for t in "ABAB":
+        p = w.run(t)
+        p.write("lock", f"{t}"), p.end()
+        p = w.run(t)
+        p.unlink("lock"), p.end()
+    assert not w.told()
+
+
 def test_a_person_reverts_nobody(w):
     w.run("A").write("f", "a")
     p = w.person()
