@@ -228,15 +228,27 @@ class Workspace:
         try:
             out, err = process.communicate(input, timeout=timeout)
         except subprocess.TimeoutExpired:
+            stuck = self._stuck(process.pid)
             os.killpg(process.pid, signal.SIGKILL)
             try:
                 out, err = process.communicate(timeout=5)
             except subprocess.TimeoutExpired:
                 out = err = "(its output is held open by a process that cannot be killed)"
             raise AssertionError(
-                f"{' '.join(args)!r} did not end within {timeout} s\n{out}{err}\n{self.log()}"
+                f"{' '.join(args)!r} did not end within {timeout} s\n{out}{err}\n{stuck}\n{self.log()}"
             ) from None
         return Result(tuple(args), process.returncode, out, err)
+
+    def _stuck(self, group: int) -> str:
+        """Where the processes of a command, and the daemon, stand in the kernel."""
+        lines = []
+        for pid in _pids():
+            if pid == self.daemon_pid() or _stat(pid, 2) == str(group):
+                lines.append(f"{pid} {_stat(pid, 0)} {_command(pid)}")
+                for task in sorted(os.listdir(f"/proc/{pid}/task")):
+                    for fact in ("wchan", "stack"):
+                        lines.append(f"  {task} {fact}: {_read(f'/proc/{pid}/task/{task}/{fact}')}")
+        return "\n".join(lines)
 
     # ---- what the guard says -----------------------------------------------------------
 
@@ -281,14 +293,20 @@ class Workspace:
     # ---- leaks ------------------------------------------------------------------------------
 
     def daemon_fds(self) -> list[str]:
-        """What the daemon's descriptors point at, sorted; without their numbers."""
+        """What the daemon's descriptors point at, sorted; sockets and pipes without their numbers.
+
+        A directory that exists is not counted: the daemon reaches what is below it
+        through its descriptor, for as long as the kernel remembers the directory.
+        """
         pid = self.daemon_pid()
         targets = []
         for link in _fds(pid) if pid else ():
             try:
-                targets.append(re.sub(r"\d+", "N", os.readlink(link)))
+                target = os.readlink(link)
             except OSError:
-                pass
+                continue
+            if not (target.startswith(f"{self.top}/") and os.path.isdir(target)):
+                targets.append(re.sub(r"\[\d+\]", "", target))
         return sorted(targets)
 
     def settled_fds(self, limit: int, seconds: float = 3.0) -> list[str]:
@@ -358,17 +376,20 @@ def _command(pid: int) -> str:
 def _gone(pid: int, seconds: float) -> None:
     """Wait for the end of a process that is not our child."""
     end = time.monotonic() + seconds
-    while os.path.exists(f"/proc/{pid}"):
-        with_state = _state(pid)
-        if with_state in ("Z", ""):
-            return
-        assert time.monotonic() < end, f"process {pid} is still there ({with_state}): {_command(pid)}"
+    while (state := _stat(pid, 0)) not in ("Z", ""):
+        assert time.monotonic() < end, f"process {pid} is still there ({state}): {_command(pid)}"
         time.sleep(0.01)
 
 
-def _state(pid: int) -> str:
+def _stat(pid: int, field: int) -> str:
+    """A field of /proc/PID/stat: 0 state, 1 parent, 2 process group; "" when the process is gone."""
+    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return fields[field] if fields else ""
+
+
+def _read(path: str) -> str:
     try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0]
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read().strip()
     except OSError:
         return ""

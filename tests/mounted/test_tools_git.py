@@ -106,7 +106,7 @@ def test_modes_and_symlinks_are_kept(repository: Workspace) -> None:
 
 def test_two_tasks_in_two_worktrees_at_once(repository: Workspace) -> None:
     git(repository, "worktree", "add", "-q", "-b", "b1", "trees/b1")
-    git(repository, "worktree", "add", "-q", "-b", "b2", "trees/b2")
+    git(repository, "worktree", "add", "-q", "-b", "b2", "trees/b2", task="bob")
     work = """
     set -e
     cd trees/%s
@@ -122,7 +122,8 @@ def test_two_tasks_in_two_worktrees_at_once(repository: Workspace) -> None:
     assert [(r.code, r.out) for r in results] == [(0, ""), (0, "")], [r.err for r in results]
     assert git(repository, "log", "--oneline", "b1").out.count("\n") == 5
     assert git(repository, "log", "--oneline", "b2").out.count("\n") == 5
-    repository.sh("alice", "git worktree remove trees/b1 && git worktree remove trees/b2 && rmdir trees").ok()
+    git(repository, "worktree", "remove", "trees/b1")
+    git(repository, "worktree", "remove", "trees/b2", task="bob")
     assert_whole(repository)
 
 
