@@ -142,15 +142,14 @@ class Child:
         parent = os.getppid()
         if os.getsid(parent) != os.getsid(0) or os.getpgid(parent) == os.getpgrp():
             return
-        if number in _TAKEN:
-            signal.sigtimedwait({number}, 0)  # our own copy of Ctrl-Z: one stop is enough
-        if _state(self.pid) != "T":
-            return  # somebody woke it meanwhile, and us
-        if number in _TAKEN:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
-        os.kill(os.getpid(), number)  # here we stop until we are continued
-        if number in _TAKEN:
-            signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+        ours = {number} & _TAKEN
+        signal.sigtimedwait(ours, 0)  # our own copy of Ctrl-Z: one stop is enough
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ours)
+        # The copy may also come only now and have stopped us above; then we have
+        # been continued since, and so has the command, or it will be.
+        if _state(self.pid) == "T" and signal.SIGCONT not in signal.sigpending():
+            os.kill(os.getpid(), number)  # here we stop until we are continued
+        signal.pthread_sigmask(signal.SIG_BLOCK, ours)
 
     def _become(self, ready: int, argv: list[str], env: dict[bytes, bytes]) -> NoReturn:
         try:
