@@ -10,15 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from fsguard.core import wording
 from fsguard.core.history import History
-from fsguard.core.leases import Lease
 from fsguard.core.ledger import Ledger
 from fsguard.core.looks import Looks
 from fsguard.core.model import (
-    CONFLICT,
     NOTE,
     Act,
     Actor,
@@ -35,18 +32,9 @@ from fsguard.core.policy import DEFAULT_IGNORE, Patterns, Policies
 from fsguard.core.reverts import Deletion, Undo, victims_of_content, victims_of_deletion
 from fsguard.core.rules import Finding, judge, unseen
 from fsguard.core.tasks import Tasks
+from fsguard.core.telling import Probe, Teller
 
 __all__ = ["Change", "Guard", "Limits", "Probe"]
-
-
-class Probe(Protocol):
-    """Facts that only the outside knows; asked only when a warning is due."""
-
-    def self_locking(self, path: bytes, file: object, act: Act) -> bool:
-        """True when the programs that use this file lock it for themselves."""
-
-    def git_ignored(self, path: bytes) -> bool:
-        """True when the repository's own ignore files name the path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +80,7 @@ class Guard:
         self.ledger = Ledger(self.limits.paths)
         self.tasks = Tasks(self.limits.tasks, self.ledger.drop_task)
         self.outbox = Outbox(self.limits.warnings)
+        self.tell = Teller(self.outbox, self.probe, self.policies, self.ignored)
         self.history = History(self.limits.log)
         self.looks = Looks(self.ledger, self.limits.bulk_files)
         self.deletions: dict[PathState, Deletion] = {}
@@ -143,7 +132,7 @@ class Guard:
         finding = judge(state, actor, act)
         if finding is None or self._excused(state, act, file):
             return None
-        warning = self._raise(state, actor, finding, now)
+        warning = self.tell.found(state, actor, finding, now)
         if not warning.refused:
             change.raised.append((warning, path))
         return warning
@@ -169,80 +158,16 @@ class Guard:
         state.self_locking = state.self_locking or in_place
         return True
 
-    def _raise(
-        self,
-        state: PathState,
-        actor: Actor,
-        finding: Finding,
-        now: float,
-        waited: float | None = None,
-    ) -> Warning:
-        task = actor.task
-        assert task is not None
-        severity = finding.kind.severity
-        if severity == CONFLICT and self.probe.git_ignored(state.path):
-            severity = NOTE
-        refused = severity == CONFLICT and self.policies.of(state.path, task.id) == "block"
-        newest = finding.writes[0] if finding.writes else None
-        path, text = state.path, actor.command.text
-        return self.outbox.add(
-            kind=finding.kind,
-            severity=severity,
-            task=task.id,
-            pid=actor.process.pid,
-            command=actor.command,
-            sibling=newest.author if newest is not None else None,
-            sibling_command=_command_of(newest),
-            sibling_time=newest.time if newest is not None else None,
-            read_time=finding.read_time,
-            path=path,
-            now=now,
-            message=lambda more: wording.sentence(finding, path, text, refused, more, waited),
-            refused=refused,
-        )
-
     def collide(
-        self,
-        change: Change,
-        path: bytes,
-        act: Act,
-        holders: Iterable[Write],
-        now: float,
-        waited: float | None,
+        self, change: Change, path: bytes, act: Act, holder: Write, now: float, waited: float | None
     ) -> Warning:
         """Two tasks write one file at once: told to both, whoever came second first.
 
         `waited`: seconds for which the second waited for its turn in vain.
         """
-        actor = change.actor
-        assert actor.task is not None
-        state = self.ledger.at(path)
-        theirs = tuple(holders)
-        look = state.looks.get(actor.task)
-        finding = Finding(Kind.CONCURRENT_WRITE, act, theirs, look.time if look is not None else None)
-        warning = self._raise(state, actor, finding, now, waited)
-        if warning.refused:
-            return warning
-        change.raised.append((warning, path))
-        mine = Write(actor.task, actor.process, actor.command, act, now, 0, 0)
-        for write in theirs:
-            task = write.task
-            if task is None or not self.watched(path, Actor(task, write.process, write.command)):
-                continue
-            self.outbox.add(
-                kind=Kind.CONCURRENT_WRITE,
-                severity=warning.severity,
-                task=task.id,
-                pid=write.process.pid,
-                command=write.command,
-                sibling=actor.task.id,
-                sibling_command=actor.command.text,
-                sibling_time=now,
-                read_time=None,
-                path=path,
-                now=now,
-                message=lambda more, write=write: wording.collided(path, mine, write, more),  # type: ignore[misc]
-            )
+        warning = self.tell.collision(self.ledger.at(path), change.actor, act, holder, now, waited)
+        if not warning.refused:
+            change.raised.append((warning, path))
         return warning
 
     def rival_since(self, change: Change, path: bytes) -> Write | None:
@@ -260,80 +185,6 @@ class Guard:
             if write.task is not None and not actor.task.related(write.task):
                 return write
         return None
-
-    def waited(self, actor: Actor, path: bytes, holder: Write, seconds: float, now: float) -> None:
-        """A note: `actor`'s open waited for `holder`'s turn."""
-        assert actor.task is not None
-        text = actor.command.text
-        self._note(
-            actor.task,
-            actor.process,
-            actor.command,
-            holder,
-            path,
-            lambda more: wording.waited(path, text, holder, seconds, more),
-            now,
-        )
-
-    def leased(
-        self, actor: Actor, path: bytes, lease: Lease, since: float, until: float, waited: float, now: float
-    ) -> Warning:
-        """`actor` is refused: another task's lease is on `path`."""
-        assert actor.task is not None
-        text = actor.command.text
-        holder = Command(f"lease:{lease.id}", f"lease {lease.id}", lease.task)
-        return self._note(
-            actor.task,
-            actor.process,
-            actor.command,
-            Write(lease.task, Process(0), holder, Act.WRITE, since, 0, 0),
-            path,
-            lambda more: wording.leased(path, text, lease, since, until, waited, more),
-            now,
-            refused=True,
-        )
-
-    def asked_for(self, lease: Lease, asker: str, reason: str, now: float) -> Warning:
-        """Tell a lease's holder that another task would like to have its paths."""
-        command = Command(f"lease request:{asker}:{now}", f"lease request --task {asker}")
-        by = Write(Task(asker), Process(0), command, Act.WRITE, now, 0, 0)
-        path = lease.patterns.lines[0].encode("utf-8", "surrogateescape")
-        return self._note(
-            lease.task,
-            Process(0),
-            command,
-            by,
-            path,
-            lambda _: wording.asked_for(lease, asker, reason),
-            now,
-        )
-
-    def _note(
-        self,
-        task: Task,
-        process: Process,
-        command: Command,
-        by: Write,
-        path: bytes,
-        message: Callable[[int], str],
-        now: float,
-        refused: bool = False,
-    ) -> Warning:
-        return self.outbox.add(
-            kind=Kind.WAITED,
-            severity=NOTE,
-            task=task.id,
-            pid=process.pid,
-            command=command,
-            sibling=by.author,
-            sibling_command=by.command.text,
-            sibling_time=by.time,
-            read_time=None,
-            path=path,
-            now=now,
-            message=message,
-            refused=refused,
-        )
 
     # -- content --------------------------------------------------------------
 
@@ -552,32 +403,8 @@ class Guard:
     def _tell_victim(
         self, state: PathState, act: Write, actor: Actor, victim: Write, now: float, deleted: bool
     ) -> None:
-        task = victim.task
-        if task is None or actor.task is None or actor.disabled or self.ignored(state.path):
-            return
-        if self.policies.of(state.path, task.id) == "off":
-            return
-        path = state.path
-        if self._excused(state, act.act, None):
-            return
-        told = Write(act.task, act.process, act.command, act.act, act.time, act.version, act.first)
-        severity = NOTE if self.probe.git_ignored(path) else CONFLICT
-        look = state.looks.get(task)
-        self.outbox.add(
-            kind=Kind.REVERTED,
-            severity=severity,
-            task=task.id,
-            pid=victim.process.pid,
-            command=victim.command,
-            sibling=actor.task.id,
-            sibling_command=act.command.text,
-            sibling_time=act.time,
-            read_time=look.time if look is not None else None,
-            path=path,
-            now=now,
-            message=lambda more: wording.reverted(path, told, victim, deleted, more),
-            group=act.command,
-        )
+        if not self.ignored(state.path) and not self._excused(state, act.act, None):
+            self.tell.victim(state, act, actor, victim, now, deleted)
 
     def spared(self, change: Change) -> None:
         """The session has ended: withdraw what was said of paths that it did not change after all."""
@@ -648,26 +475,4 @@ class Guard:
         paths = self.stale_reads(parent, by=task)
         if not paths:
             return None
-        command = Command(f"end:{task.id}:{now}", f"task end {task.id}")
-        child = task.id
-        warning: Warning | None = None
-        for path in paths:
-            warning = self.outbox.add(
-                kind=Kind.STALE_READ,
-                severity=NOTE,
-                task=parent.id,
-                pid=0,
-                command=command,
-                sibling=child,
-                sibling_command="",
-                sibling_time=now,
-                read_time=None,
-                path=path,
-                now=now,
-                message=lambda more: wording.reminder(child, paths),
-            )
-        return warning
-
-
-def _command_of(write: Write | None) -> str:
-    return write.command.text if write is not None else ""
+        return self.tell.parent(parent, task, paths, now)

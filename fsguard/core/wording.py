@@ -211,8 +211,8 @@ def leased(
     return (
         f"Task {quote(lease.task.id, 80)} has a lease on {p}{why} since {clock(since)}, until {clock(until)}"
         f" unless it goes on writing; {quote(command)}{wait} was refused, nothing was changed. Try again"
-        f" later, or ask for it: `fsguard lease request {p}`; `fsguard lease release {lease.id} --force` takes it."
-        f"{_also(more)}"
+        f" later, or ask for it: `fsguard lease request {p}`; `fsguard lease release {lease.id} --force`"
+        f" takes it.{_also(more)}"
     )
 
 

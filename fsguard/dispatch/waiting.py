@@ -110,7 +110,7 @@ class Waiting:
         if outcome == "granted":
             waited = self.now() - began
             if waited >= NOTED_SECONDS and holder is not None:
-                self._guard.waited(actor, path, holder, waited, self._clock())
+                self._guard.tell.waited(actor, path, holder, waited, self._clock())
             return False
         self._wake(self.turns.cancel(ticket, self.now()))
         if outcome == "killed":
@@ -141,7 +141,7 @@ class Waiting:
     def _leased(self, path: bytes, actor: Actor, lease: Lease, waited: float) -> OSError:
         now = self._clock()
         ahead = now - self.now()
-        warning = self._guard.leased(
+        warning = self._guard.tell.leased(
             actor, path, lease, lease.since + ahead, lease.until + ahead, waited, now
         )
         return OSError(errno.EBUSY, warning.message)
@@ -231,7 +231,7 @@ class Waiting:
     def _collide(self, edit: Edit, path: bytes, act: Act, holder: Write | None, waited: float | None) -> None:
         if holder is None:
             return
-        warning = self._guard.collide(edit, path, act, [holder], self._clock(), waited)
+        warning = self._guard.collide(edit, path, act, holder, self._clock(), waited)
         if warning.refused:
             code = errno.EBUSY if waited is None else errno.EAGAIN
             raise OSError(code, warning.message)

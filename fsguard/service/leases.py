@@ -122,7 +122,7 @@ class LeaseRequests(Part):
         told = []
         for lease in self._leases.in_the_way(self._task(name), patterns, self._now()):
             lease.requests[name] = self._now()
-            self._guard.asked_for(lease, name, reason, time.time())
+            self._guard.tell.asked_for(lease, name, reason, time.time())
             told.append(self._json(lease))
         return {"told": told}
 
