@@ -20,6 +20,7 @@ Rules of the seam:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -88,6 +89,23 @@ class FileView(Protocol):
 
     def pread(self, size: int, offset: int) -> bytes:
         """Up to `size` bytes at `offset`; empty when they can't be read."""
+
+    def stat(self) -> os.stat_result:
+        """As lstat(2). OSError when it is gone."""
+
+    def open(self) -> int:
+        """A new descriptor for reading; the caller closes it. OSError when that can't be had."""
+
+    def readlink(self) -> bytes: ...
+
+    def link(self, dir_fd: int, name: str) -> None:
+        """Make `name` in the directory a further hard link. OSError: EXDEV, EPERM, EMLINK…"""
+
+    def xattrs(self) -> dict[bytes, bytes]:
+        """Extended attributes, as far as they can be read."""
+
+    def has_writers(self) -> bool:
+        """True while a handle is open for writing."""
 
 
 class Session(Protocol):

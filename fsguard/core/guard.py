@@ -20,6 +20,7 @@ from fsguard.core.model import (
     Act,
     Actor,
     Command,
+    Kept,
     Kind,
     PathState,
     Process,
@@ -34,7 +35,18 @@ from fsguard.core.rules import Finding, judge, unseen
 from fsguard.core.tasks import Tasks
 from fsguard.core.telling import Probe, Teller
 
-__all__ = ["Change", "Guard", "Limits", "Probe"]
+__all__ = ["Change", "Guard", "Keeping", "Limits", "Probe"]
+
+MAX_KEPT = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """What belongs to bytes that are put by: their number, whose they are, what the task had seen."""
+
+    number: int
+    sibling: str | None
+    base: Kept | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +70,7 @@ class Change:
     actor: Actor
     raised: list[tuple[Warning, bytes]] = field(default_factory=list)
     bases: dict[PathState, tuple[Undo, bytes | None]] = field(default_factory=dict)
+    kept: dict[PathState, Kept] = field(default_factory=dict)
     first: dict[PathState, int] = field(default_factory=dict)
     last: dict[PathState, int] = field(default_factory=dict)
 
@@ -72,12 +85,13 @@ class Guard:
         policies: Policies | None = None,
         ignore: Iterable[str] = DEFAULT_IGNORE,
         limits: Limits | None = None,
+        first_version: int = 0,
     ) -> None:
         self.limits = limits or Limits()
         self.probe = probe
         self.policies = policies or Policies()
         self.ignored = Patterns(ignore)
-        self.ledger = Ledger(self.limits.paths)
+        self.ledger = Ledger(self.limits.paths, first_version)
         self.tasks = Tasks(self.limits.tasks, self.ledger.drop_task)
         self.outbox = Outbox(self.limits.warnings)
         self.tell = Teller(self.outbox, self.probe, self.policies, self.ignored)
@@ -192,8 +206,7 @@ class Guard:
         """Should the present content be digested before `actor` does `act`?
 
         Only where somebody else may miss it, now or later: a task that is alone
-        deletes its own work, appends to it and renames it without being read
-        over the shoulder.
+        deletes its own work and appends to it without being read over the shoulder.
         """
         if self.ignored(path):
             return False
@@ -202,10 +215,64 @@ class Guard:
         own = last is not None and last.task is not None and last.task is actor.task
         if act is Act.MOVE_AWAY:
             return state is not None and (any(w.task is not actor.task for w in state.writers) or not own)
-        if own and act is Act.APPEND:
-            return False
         alone = len(self.tasks) <= (1 if actor.task is not None else 0)
-        return len(self.tasks) > 0 and not (own and alone and act is Act.DELETE)
+        return len(self.tasks) > 0 and not (own and alone and act in (Act.DELETE, Act.APPEND))
+
+    def wants_kept(self, actor: Actor, path: bytes) -> bool:
+        """Should the bytes that `actor` is about to destroy be put by?
+
+        Lazily: what somebody else wrote, or nobody on record, and what somebody
+        else has seen as it is now. A task's own work over its own costs nothing.
+        """
+        if self.ignored(path) or not len(self.tasks):
+            return False
+        state = self.ledger.find(path)
+        if state is None:
+            return True
+        if state.self_locking or state.absent:
+            return False
+        last = state.writers[-1] if state.writers else None
+        if last is None or last.task is None or last.task is not actor.task:
+            return True
+        return any(
+            look.version >= state.version and not look.blind
+            for task, look in state.looks.items()
+            if task is not actor.task
+        )
+
+    def keeping(self, actor: Actor, path: bytes) -> Keeping:
+        """What is to be noted of bytes that are about to be put by."""
+        state = self.ledger.at(path)
+        self.ledger.version += 1
+        seen = self._seen(state, actor)
+        base = next((k for v, k in reversed(state.kept) if v == seen and k.reason is None), None)
+        last = state.writers[-1] if state.writers else None
+        return Keeping(self.ledger.version, last.author if last is not None else None, base)
+
+    @staticmethod
+    def _seen(state: PathState, actor: Actor) -> int:
+        """The version that `actor` works from: what its process read, else what its task saw."""
+        own = actor.process.looks.get(state)
+        if own is not None and own[0] < state.version:
+            return own[0]
+        look = state.looks.get(actor.task) if actor.task is not None else None
+        return look.version if look is not None else 0
+
+    def put_by(self, change: Change, path: bytes, kept: Kept) -> Warning | None:
+        """The bytes are kept (or not, and why): the warning says how to bring them back."""
+        state = self.ledger.at(path)
+        change.kept[state] = kept
+        state.kept.append((state.version, kept))
+        del state.kept[:-MAX_KEPT]
+        warning = next((w for w, p in reversed(change.raised) if p == path), None)
+        if warning is not None and warning.kind is not Kind.STALE_VIEW and not warning.tail:
+            warning.tail = wording.remedy(path, kept)
+        return warning
+
+    def based(self, change: Change, path: bytes) -> bool:
+        """True when it is known what `path` held before this session's first change."""
+        state = self.ledger.find(path)
+        return state is not None and state in change.bases
 
     def base(self, change: Change, path: bytes, digest: bytes | None) -> None:
         """`digest` is what `path` holds before the first change of this session."""
@@ -366,9 +433,10 @@ class Guard:
         base = change.bases.get(state)
         digest = base[1] if base is not None else None
         raised = [(w, p) for w, p in change.raised if p == state.path]
+        kept = change.kept.get(state)
         if victims or digest is not None:
             self.deletions[state] = Deletion(
-                change.actor, now, state.writers[-1], state.version, victims, undo, digest, seen, raised
+                change.actor, now, state.writers[-1], state.version, victims, undo, digest, seen, raised, kept
             )
 
     def _recreated(self, change: Change, state: PathState, now: float) -> Deletion | None:
@@ -381,6 +449,8 @@ class Guard:
             change.bases[state] = (deletion.undo, deletion.digest)
             change.first[state] = deletion.version
             change.raised += deletion.raised
+            if deletion.kept is not None:
+                change.kept[state] = deletion.kept
             deletion.write.seen = deletion.seen  # what it made anew may be made from what it read
             return deletion
         self._tell_deleted(state, deletion, now)
@@ -398,13 +468,22 @@ class Guard:
 
     def _tell_deleted(self, state: PathState, deletion: Deletion, now: float) -> None:
         for victim in deletion.victims:
-            self._tell_victim(state, deletion.write, deletion.actor, victim, now, deleted=True)
+            self._tell_victim(
+                state, deletion.write, deletion.actor, victim, now, deleted=True, kept=deletion.kept
+            )
 
     def _tell_victim(
-        self, state: PathState, act: Write, actor: Actor, victim: Write, now: float, deleted: bool
+        self,
+        state: PathState,
+        act: Write,
+        actor: Actor,
+        victim: Write,
+        now: float,
+        deleted: bool,
+        kept: Kept | None,
     ) -> None:
         if not self.ignored(state.path) and not self._excused(state, act.act, None):
-            self.tell.victim(state, act, actor, victim, now, deleted)
+            self.tell.victim(state, act, actor, victim, now, deleted, kept)
 
     def spared(self, change: Change) -> None:
         """The session has ended: withdraw what was said of paths that it did not change after all."""
@@ -413,8 +492,12 @@ class Guard:
             if warning.kind is not Kind.CONCURRENT_WRITE and path not in changed:
                 self.outbox.withdraw(warning, path)
 
-    def closed(self, change: Change, digest: Callable[[], bytes | None], now: float) -> None:
-        """The write session has ended; `digest` gives the content it leaves."""
+    def closed(self, change: Change, digest: Callable[[], bytes | None], now: float) -> list[Kept]:
+        """The write session has ended; `digest` gives the content it leaves.
+
+        Returns what was kept for nothing, because the content is as it was.
+        """
+        needless: list[Kept] = []
         value: bytes | None = None
         known = False
         for state, first in list(change.first.items()):
@@ -427,6 +510,8 @@ class Guard:
             if value is not None and value == base and undo is not None:
                 if undo.apply(state, change.actor):
                     self.looks.knows(state, change.actor, now)
+                    if state in change.kept:
+                        needless.append(change.kept[state])
                     for warning, path in change.raised:
                         if path == state.path:
                             self.outbox.withdraw(warning, path)
@@ -436,8 +521,11 @@ class Guard:
                 continue
             if value is None or undo is None:
                 continue
-            for victim in victims_of_content(state, undo.writers, change.actor, first, value):
-                self._tell_victim(state, act, change.actor, victim, now, deleted=False)
+            for victim in victims_of_content(undo, change.actor, first, value):
+                kept = change.kept.get(state)
+                self._tell_victim(state, act, change.actor, victim, now, deleted=False, kept=kept)
+
+        return needless
 
     # -- questions ------------------------------------------------------------
 

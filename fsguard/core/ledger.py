@@ -28,11 +28,12 @@ class Ledger:
     """Versions, writers and looks by path.
 
     :param max_paths: how many paths are remembered at most.
+    :param first: the number before the first version (those of earlier mounts are kept).
     """
 
-    def __init__(self, max_paths: int = 200_000) -> None:
+    def __init__(self, max_paths: int = 200_000, first: int = 0) -> None:
         self.max_paths = max_paths
-        self.version = 0
+        self.version = first
         self._paths: OrderedDict[bytes, PathState] = OrderedDict()
         self._readers: OrderedDict[Process, None] = OrderedDict()
         self._process_looks = 0
@@ -175,6 +176,8 @@ class Ledger:
         self.move(target, actor, Act.REPLACE, time)
         target.writers[-1].seen = self.version  # what is lost is buried already
         for task, look in seen:
+            if task is actor.task and look.version >= current:
+                continue  # it is the writer now, with the picture it had of `target`
             if look.version >= current:
                 copy = Look(target.version, look.time, True, look.partial, look.command, look.before)
             elif fresh or task is actor.task:

@@ -21,6 +21,7 @@ __all__ = [
     "Actor",
     "Command",
     "Footprint",
+    "Kept",
     "Kind",
     "Look",
     "PathState",
@@ -221,6 +222,20 @@ class Write:
         return self.task.id if self.task is not None else None
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Bytes that were put by before they were destroyed.
+
+    `number` is what `fsguard restore PATH@NUMBER` takes; `reason` says why
+    there is nothing to bring back (None: there is).
+    """
+
+    id: int
+    number: int
+    digest: bytes | None
+    reason: str | None = None
+
+
 @dataclass(slots=True, eq=False)
 class PathState:
     """All that is known about one path of the workspace."""
@@ -232,6 +247,7 @@ class PathState:
     writers: list[Write] = field(default_factory=list)
     looks: dict[Task, Look] = field(default_factory=dict)
     contents: list[tuple[int, bytes]] = field(default_factory=list)
+    kept: list[tuple[int, Kept]] = field(default_factory=list)
     self_locking: bool = False
 
 
@@ -252,12 +268,20 @@ class Warning:
     read_time: float | None
     paths: dict[bytes, None]
     count: int
-    message: str
+    body: str
+    tail: str = ""
     refused: bool = False
     delivered: bool = False
     withdrawn: bool = False
     run: str | None = None
     touched: float = 0.0
+
+    @property
+    def message(self) -> str:
+        """The sentence, and what can be done about it."""
+        rest = " `fsguard conflicts` lists the rest." if self.tail and self.count > 1 else ""
+        head, line, diff = self.tail.partition("\n")
+        return self.body + head + rest + line + diff
 
     @property
     def path(self) -> bytes:

@@ -69,7 +69,7 @@ class Outbox:
                 old.count += 1
                 if len(old.paths) < MAX_LISTED:
                     old.paths[path] = None
-                old.message = self._rebuild[old.id](old.count - 1)
+                old.body = self._rebuild[old.id](old.count - 1)
             return old
         warning = Warning(
             id=next(self._ids),
@@ -85,7 +85,7 @@ class Outbox:
             read_time=read_time,
             paths={path: None},
             count=1,
-            message=message(0),
+            body=message(0),
             refused=refused,
             run=command.key,
             touched=now,
@@ -116,7 +116,7 @@ class Outbox:
         warning.count -= 1
         rebuild = self._rebuild.get(warning.id)
         if rebuild is not None:
-            warning.message = rebuild(warning.count - 1)
+            warning.body = rebuild(warning.count - 1)
 
     def pending(self, task: str | None = None) -> list[Warning]:
         """Not yet delivered, oldest first; of one task or of all."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from fsguard.core.ledger import GONE
-from fsguard.core.model import Act, Actor, Command, PathState, Warning, Write
+from fsguard.core.model import Act, Actor, Command, Kept, PathState, Warning, Write
 
 __all__ = ["Deletion", "Undo", "victims_of_content", "victims_of_deletion"]
 
@@ -26,10 +26,11 @@ class Undo:
     version: int
     absent: bool
     writers: list[Write]
+    contents: list[tuple[int, bytes]]
 
     @classmethod
     def of(cls, state: PathState) -> Undo:
-        return cls(state.version, state.absent, [replace(w) for w in state.writers])
+        return cls(state.version, state.absent, [replace(w) for w in state.writers], list(state.contents))
 
     def apply(self, state: PathState, author: Actor) -> bool:
         """Forget what `author` did to `state` since; False if somebody else wrote too."""
@@ -54,6 +55,7 @@ class Deletion:
     digest: bytes | None
     seen: int = 0
     raised: list[tuple[Warning, bytes]] = field(default_factory=list)
+    kept: Kept | None = None
 
     def ripe(self, now: float, gone: Callable[[Actor], bool], ended: Command | None) -> bool:
         command = self.actor.command
@@ -69,16 +71,15 @@ def victims_of_deletion(state: PathState, actor: Actor) -> list[Write]:
     return _authors(state.writers, actor)
 
 
-def victims_of_content(
-    state: PathState, writers: list[Write], actor: Actor, first: int, digest: bytes
-) -> list[Write]:
+def victims_of_content(before: Undo, actor: Actor, first: int, digest: bytes) -> list[Write]:
     """Whose work is undone when `actor` (from version `first` on) left content `digest`.
 
-    `writers` are those on record before `actor` began.
+    `before` is what was on record when `actor` began.
     """
+    writers = before.writers
     if writers and writers[-1].act in GONE:
-        return _undeleted(state, writers, actor, first, digest)
-    for version, known in reversed(state.contents):
+        return _undeleted(before, actor, first, digest)
+    for version, known in reversed(before.contents):
         if version >= first or known != digest:
             continue
         between = [w for w in writers if version < w.version and w.first < first]
@@ -86,21 +87,19 @@ def victims_of_content(
     return []
 
 
-def _undeleted(
-    state: PathState, writers: list[Write], actor: Actor, first: int, digest: bytes
-) -> list[Write]:
+def _undeleted(before: Undo, actor: Actor, first: int, digest: bytes) -> list[Write]:
     """Whose deletion is undone; not of a file that the deleter itself had made (a temporary, a lock)."""
-    last = writers[-1]
+    last = before.writers[-1]
     if last.task is None or (actor.task is not None and last.author == actor.task.id):
         return []
-    if not any(known == digest and version < min(first, last.version) for version, known in state.contents):
+    if not any(known == digest and version < min(first, last.version) for version, known in before.contents):
         return []
-    for w in reversed(writers):
+    own = False
+    for w in reversed(before.writers):
         if w.author != last.author:
             break
-        if w.made:
-            return []
-    return [last]
+        own = w.made
+    return [] if own else [last]
 
 
 def _authors(writes: list[Write], actor: Actor) -> list[Write]:

@@ -13,6 +13,7 @@ from fsguard.core.model import (
     Act,
     Actor,
     Command,
+    Kept,
     Kind,
     PathState,
     Process,
@@ -110,7 +111,14 @@ class Teller:
         return warning
 
     def victim(
-        self, state: PathState, act: Write, actor: Actor, victim: Write, now: float, deleted: bool
+        self,
+        state: PathState,
+        act: Write,
+        actor: Actor,
+        victim: Write,
+        now: float,
+        deleted: bool,
+        kept: Kept | None = None,
     ) -> None:
         """`reverted`, to the one whose work was undone."""
         task = victim.task
@@ -122,7 +130,7 @@ class Teller:
         told = Write(act.task, act.process, act.command, act.act, act.time, act.version, act.first)
         severity = NOTE if self._probe.git_ignored(path) else CONFLICT
         look = state.looks.get(task)
-        self._outbox.add(
+        warning = self._outbox.add(
             kind=Kind.REVERTED,
             severity=severity,
             task=task.id,
@@ -137,6 +145,8 @@ class Teller:
             message=lambda more: wording.reverted(path, told, victim, deleted, more),
             group=act.command,
         )
+        if kept is not None and not warning.tail:
+            warning.tail = wording.remedy(path, kept)
 
     def waited(self, actor: Actor, path: bytes, holder: Write, seconds: float, now: float) -> None:
         """A note: `actor`'s open waited for `holder`'s turn."""

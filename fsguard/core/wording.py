@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from fsguard.core.leases import Lease
-from fsguard.core.model import Act, Kind, Write
+from fsguard.core.model import Act, Kept, Kind, Write
 from fsguard.core.rules import Finding
 
 __all__ = ["clock", "quote", "reminder", "reverted", "rfc3339", "sentence", "show_path"]
@@ -224,6 +224,13 @@ def asked_for(lease: Lease, asker: str, reason: str) -> str:
         f"Task {quote(asker, 80)} asks for what your lease {lease.id} covers, {what}{why}."
         f" `fsguard lease release {lease.id}` gives it back."
     )
+
+
+def remedy(path: bytes, kept: Kept) -> str:
+    """How to bring back what was destroyed, or why that can't be done."""
+    if kept.reason is not None:
+        return f" What was there is not kept: {kept.reason}."
+    return f" `fsguard restore {show_path(path)}@{kept.number}` brings back what was there."
 
 
 def reverted(path: bytes, act: Write, victim: Write, deleted: bool, more: int = 0) -> str:

@@ -10,10 +10,10 @@ from contextlib import AbstractContextManager, contextmanager
 
 from fsguard.core.guard import Change as Edit
 from fsguard.core.guard import Guard
-from fsguard.core.model import Act, Actor
+from fsguard.core.model import CONFLICT, Act, Actor
 from fsguard.core.turns import Turns
 from fsguard.dispatch.openfile import OpenFile
-from fsguard.dispatch.ports import Processes
+from fsguard.dispatch.ports import Keeper, Processes
 from fsguard.dispatch.waiting import Waiting
 from fsguard.observer import (
     Caller,
@@ -31,12 +31,14 @@ from fsguard.observer import (
 __all__ = ["DIGEST_LIMIT", "Dispatch"]
 
 DIGEST_LIMIT = 16 * 1024 * 1024
+DESTROYS = frozenset({Act.WRITE, Act.TRUNCATE, Act.REPLACE, Act.DELETE})
 APPEND_LIMIT = 1024 * 1024  # a log is not read anew for every line
 
 
 class Dispatch:
     """The observer that judges.
 
+    :param keeper: puts bytes by before they are destroyed; None: nothing is kept.
     :param wait_seconds: how long an open waits for its turn at most.
     :param digest_limit: files larger than this many bytes are never compared.
     """
@@ -47,6 +49,7 @@ class Dispatch:
         processes: Processes,
         *,
         turns: Turns | None = None,
+        keeper: Keeper | None = None,
         wait_seconds: float = 5.0,
         clock: Callable[[], float] = time.time,
         digest_limit: int = DIGEST_LIMIT,
@@ -54,6 +57,7 @@ class Dispatch:
         self.guard = guard
         self.processes = processes
         self.clock = clock
+        self.keeper = keeper
         self.waiting = Waiting(guard, turns or Turns(), processes, wait_seconds, clock)
         self.digest_limit = digest_limit
         self.open_files: dict[OpenFile, None] = {}
@@ -152,10 +156,28 @@ class Dispatch:
             self.waiting.collide(edit, path, act, turn)
 
     def base(self, edit: Edit, path: bytes, file: FileView | None, act: Act) -> None:
-        """Digest what is about to be changed, if anybody may need to know."""
-        if self.guard.wants_content(edit.actor, path, act):
+        """Put by, or at least digest, what is about to be destroyed, if anybody may miss it."""
+        guard = self.guard
+        if file is None or guard.based(edit, path):
+            return
+        wanted = guard.wants_content(edit.actor, path, act)
+        digest: bytes | None = None
+        if self.keeper is not None and act in DESTROYS and guard.wants_kept(edit.actor, path):
+            digest = self._keep(self.keeper, edit, path, file, act.value)
+            wanted = True
+        if wanted:
             limit = min(self.digest_limit, APPEND_LIMIT) if act is Act.APPEND else self.digest_limit
-            self.guard.base(edit, path, file.digest(limit) if file is not None else None)
+            guard.base(edit, path, digest if digest is not None else file.digest(limit))
+
+    def _keep(self, keeper: Keeper, edit: Edit, path: bytes, file: FileView, cause: str) -> bytes | None:
+        now, keeping = self.clock(), self.guard.keeping(edit.actor, path)
+        warning = next((w for w, p in reversed(edit.raised) if p == path), None)
+        conflict = warning if warning is not None and warning.severity == CONFLICT else None
+        kept = keeper.keep(file, path, edit.actor, cause, keeping, conflict, now)
+        told = self.guard.put_by(edit, path, kept)
+        if conflict is not None and told is conflict and "\n" not in conflict.tail:
+            conflict.tail += keeper.diff(path, keeping.base, kept, None)
+        return kept.digest
 
     # -- single changes -------------------------------------------------------
 
@@ -280,4 +302,7 @@ class Dispatch:
         self.guard.done(edit, change.path, Act.CREATE, self.clock())
 
     def close(self, edit: Edit, file: FileView) -> None:
-        self.guard.closed(edit, lambda: file.digest(self.digest_limit), self.clock())
+        needless = self.guard.closed(edit, lambda: file.digest(self.digest_limit), self.clock())
+        if self.keeper is not None:
+            for kept in needless:
+                self.keeper.needless(kept)

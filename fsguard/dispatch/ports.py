@@ -4,9 +4,39 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from fsguard.core.model import Actor
+from fsguard.core.guard import Keeping
+from fsguard.core.model import Actor, Kept, Warning
+from fsguard.observer import FileView
 
-__all__ = ["Processes"]
+__all__ = ["Keeper", "Processes"]
+
+
+class Keeper(Protocol):
+    """Puts bytes by before they are destroyed; implemented on `fsguard.versions`."""
+
+    def keep(
+        self,
+        file: FileView,
+        path: bytes,
+        actor: Actor,
+        cause: str,
+        keeping: Keeping,
+        warning: Warning | None,
+        now: float,
+    ) -> Kept:
+        """Never fails: `Kept.reason` says why nothing was kept. `warning`: a conflict is on record."""
+
+    def told(self, kept: Kept, warning: Warning) -> None:
+        """A warning about these bytes was put on record after they were kept."""
+
+    def needless(self, kept: Kept) -> None:
+        """It was no conflict after all: the content is as it was."""
+
+    def diff(self, path: bytes, base: Kept | None, kept: Kept | None, file: FileView | None) -> str:
+        """A short diff of what the task had read (`base`) against what was there; may be empty.
+
+        What was there is `kept`, or still in `file`.
+        """
 
 
 class Processes(Protocol):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from errno import ELOOP, EMFILE, ENFILE, ENOENT, ENOTDIR, ENXIO, EPERM, ESTALE
 from hashlib import blake2b
 from stat import S_IFLNK, S_IFREG
@@ -241,16 +241,31 @@ class Backing:
             if handle.readable:
                 yield handle.fd
                 return
-        try:
-            fd = self.open(node, os.O_RDONLY | os.O_NOATIME)
-        except OSError as error:
-            if error.errno != EPERM:  # only the owner may ask for O_NOATIME
-                raise
-            fd = self.open(node, os.O_RDONLY)
+        fd = self.open_to_read(node)
         try:
             yield fd
         finally:
             os.close(fd)
+
+    def open_to_read(self, node: Node) -> int:
+        try:
+            return self.open(node, os.O_RDONLY | os.O_NOATIME)
+        except OSError as error:
+            if error.errno != EPERM:  # only the owner may ask for O_NOATIME
+                raise
+            return self.open(node, os.O_RDONLY)
+
+    def link(self, node: Node, dir_fd: int, name: str) -> None:
+        with self.reach(node) as fd:
+            os.link(proc_path(fd), os.fsencode(name), dst_dir_fd=dir_fd, follow_symlinks=True)
+
+    def xattrs(self, node: Node) -> dict[bytes, bytes]:
+        found: dict[bytes, bytes] = {}
+        with suppress(OSError), self.reach(node) as fd:
+            for name in os.listxattr(proc_path(fd)):
+                with suppress(OSError):
+                    found[os.fsencode(name)] = os.getxattr(proc_path(fd), name)
+        return found
 
     def readlink(self, node: Node) -> bytes:
         with self.reach(node) as fd:

@@ -33,35 +33,17 @@ class PrivateNamespace:
         self._drop_other_mounts(workspace)
 
     def _drop_other_mounts(self, workspace: str) -> None:
-        """Let go of other guards' mounts.
+        """Let go of other FUSE mounts, other guards' among them.
 
-        Where mounts are not shared, a copy in here would outlive their unmounting
-        and keep their daemons waiting for the end. (A workspace inside another
-        guard's mount is served through it.)
-        """
-        for other in reversed(mounts.listing()):
-            if os.path.commonpath([other.mountpoint, workspace]) != other.mountpoint:
-                self.forget_mount(other.mountpoint)
-        self._let_go(workspace)
-
-    @staticmethod
-    def _let_go(workspace: str) -> None:
-        """Drop the copies of other FUSE mounts that came along.
-
-        A FUSE filesystem ends with its last mount, in whatever namespace: our
-        copy would keep another workspace's daemon alive after its unmount.
-        Where mounts are not shared, unmounts do not come through to us.
+        A FUSE filesystem ends with its last mount, in whatever namespace: where
+        mounts are not shared, a copy in here would outlive their unmounting and
+        keep their daemons waiting. (What the workspace lies on, or what is
+        mounted inside it, belongs to the tree that is served.)
         """
         for other in reversed(mounts.listing("fuse")):
-            if workspace == other.mountpoint or workspace.startswith(other.mountpoint.rstrip("/") + "/"):
-                continue  # the backing directory is on it
-            if other.mountpoint.startswith(workspace + "/"):
-                continue  # part of the tree
-            try:
-                flags = syscalls.MNT_DETACH | syscalls.UMOUNT_NOFOLLOW
-                syscalls.umount(os.fsencode(other.mountpoint), flags)
-            except OSError:
-                continue  # covered by another mount: not to be reached, not to be helped
+            above = os.path.commonpath([other.mountpoint, workspace])
+            if above not in (other.mountpoint, workspace):
+                self.forget_mount(other.mountpoint)
 
     def outside(self, action: Callable[[], None]) -> None:
         """Do a few system calls in the old namespace; raises their OSError.

@@ -123,6 +123,24 @@ class Node:
     def pread(self, size: int, offset: int) -> bytes:
         return self.backing.pread(self, size, offset)
 
+    def stat(self) -> os.stat_result:
+        return self.backing.stat(self)
+
+    def open(self) -> int:
+        return self.backing.open_to_read(self)
+
+    def readlink(self) -> bytes:
+        return self.backing.readlink(self)
+
+    def link(self, dir_fd: int, name: str) -> None:
+        self.backing.link(self, dir_fd, name)
+
+    def xattrs(self) -> dict[bytes, bytes]:
+        return self.backing.xattrs(self)
+
+    def has_writers(self) -> bool:
+        return any(handle.writable for handle in self.handles.values())
+
     # ---- for the filesystem ----
 
     @property
