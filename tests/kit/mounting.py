@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -302,10 +303,10 @@ class Workspace:
         targets = []
         for link in _fds(pid) if pid else ():
             try:
-                target = os.readlink(link)
+                target, st = os.readlink(link), os.stat(link)
             except OSError:
                 continue
-            if not (target.startswith(f"{self.top}/") and os.path.isdir(target)):
+            if not (stat.S_ISDIR(st.st_mode) and st.st_nlink):
                 targets.append(re.sub(r"\[\d+\]", "", target))
         return sorted(targets)
 

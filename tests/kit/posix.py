@@ -19,6 +19,7 @@ import signal
 import stat
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -209,7 +210,10 @@ def carry_out(
     """Run `function(directory)` in a fresh process; killed after `limit` seconds."""
     receive, send = os.pipe()
     sys.stdout.flush()
-    pid = os.fork()
+    with warnings.catch_warnings():
+        # Other tests may have left idle threads; the child takes no lock of theirs.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
     if pid == 0:
         _child(function, directory, send, become)
     os.close(send)
