@@ -49,6 +49,7 @@ mount: workspace-named system-build $(VENV)/.runtime ## set up what is missing, 
 	w=$$WORKSPACE_ARG
 	case $$w in "~"|"~/"*) w=$$HOME$${w#"~"} ;; esac
 	$(VENV)/bin/fsguard mount "$$w"
+	command -v fsguard >/dev/null || echo "to have the fsguard command in this shell: export PATH=\"$$PWD/$(VENV)/bin:\$$PATH\""
 
 unmount: workspace-named ## end the guard of a directory (says who holds it open, when busy)
 	@w=$$WORKSPACE_ARG
