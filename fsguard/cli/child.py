@@ -124,13 +124,9 @@ class Child:
 
     def _take(self, info: signal.struct_siginfo) -> None:
         number = info.si_signo
-        if number == signal.SIGCHLD:
+        if number == signal.SIGCHLD or info.si_code > _KERNEL_SENT:
             return
-        if number == signal.SIGCONT:
-            # Sent to the group it has woken the command too, sent to us alone it has not.
-            if _state(self.pid) == "T":
-                os.kill(self.pid, number)
-        elif info.si_code <= _KERNEL_SENT and not _descends(info.si_pid, self.pid):
+        if not _descends(info.si_pid, self.pid):
             os.kill(self.pid, number)  # not reaped yet: the pid is the command's
 
     def _stop(self, number: int) -> None:

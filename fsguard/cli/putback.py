@@ -230,7 +230,7 @@ def trouble(error: OSError, path: str) -> FsguardError:
 
 def _parent(top: str, path: str, *, make: bool) -> tuple[int, str]:
     """(descriptor of the directory that `path` is in, its last name)."""
-    *above, name = path.split("/")
+    *above, name = filter(None, path.split("/"))
     fd = os.open(top, _DIRECTORY)
     try:
         for depth, component in enumerate(above):

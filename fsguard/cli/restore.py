@@ -59,7 +59,7 @@ def main(argv: list[str]) -> int:
             top, target, inside = _target(place.mount, args.to, os.path.basename(place.path))
         outcome = putback.bring_back(client, top, row, target, keeps=inside)
         resolved = args.to is None and settled(client, [row])
-    shown = kept.typed(place.mount, target) if inside else f"{top}/{target}"
+    shown = kept.typed(place.mount, target) if inside else target
     undo = undoing(shown, outcome)
     if args.json:
         before = outcome["before"]
@@ -121,7 +121,7 @@ def settled(client: Client, rows: list[Any]) -> bool:
 
 
 def _target(mount: Mount, given: str, name: str) -> tuple[str, str, bool]:
-    """(directory, path below it, in the workspace?) for --to."""
+    """(the directory to start from, path, in the workspace?) for --to."""
     full = os.path.join(where.here(), given)
     if os.path.isdir(full):
         full = os.path.join(full, name)
@@ -136,4 +136,4 @@ def _target(mount: Mount, given: str, name: str) -> tuple[str, str, bool]:
         raise UsageError(
             f"{given} exists, and nothing keeps what is outside the workspace", "name a new file"
         )
-    return "/", real.lstrip("/"), False
+    return "/", real, False

@@ -7,7 +7,6 @@ import select
 import signal
 import subprocess
 import sys
-import termios
 import threading
 from pathlib import Path
 
@@ -417,12 +416,11 @@ class Terminal:
             os.chdir(daemon.workspace)
             env = daemon.env | {"PS1": "$ ", "TERM": "dumb"}
             os.execvpe("bash", ["bash", "--norc", "--noprofile", "--noediting", "-i"], env)
-        settings = termios.tcgetattr(self.fd)
-        settings[3] &= ~termios.ECHO
-        termios.tcsetattr(self.fd, termios.TCSANOW, settings)
         self.seen = ""
         self.fsguard = " ".join(f"'{word}'" for word in daemon.command())
         self.until("$ ")
+        self.type("stty -echo; echo quiet\n")  # what we type must not pass for an answer
+        self.until("quiet\r\n$ ")
 
     def type(self, text):
         os.write(self.fd, text.encode())
@@ -459,13 +457,11 @@ def test_on_a_terminal_a_job_is_stopped_continued_and_fed(terminal):
     terminal.until("one")
     terminal.type("\x1a")
     terminal.until("Stopped")
-    terminal.type("fg\n")
-    terminal.type("two\n")
+    terminal.type("fg\ntwo\n")
     terminal.until("two")
     terminal.type("\x1a")
     terminal.until("Stopped")
-    terminal.type("fg\n")
-    terminal.type("three\n")
+    terminal.type("fg\nthree\n")
     terminal.until("three")
     terminal.type("\x04")
     terminal.until("$ ")
@@ -482,7 +478,8 @@ def test_on_a_terminal_ctrl_c_reaches_the_command_once(terminal):
     terminal.type("\x1c")
     seen = terminal.until("$ ")
     assert "SIGINT" not in seen and seen.count("SIGQUIT") == 1
-    terminal.type(f"{terminal.fsguard} run --task A -- sleep 60\n")
+    terminal.type(f"{terminal.fsguard} run --task A -- sh -c 'echo up; exec sleep 60'\n")
+    terminal.until("up")
     terminal.type("\x03")
     terminal.until("$ ")
     terminal.type("echo code=$?=\n")
@@ -545,8 +542,7 @@ def test_in_the_background_a_read_from_the_terminal_stops_the_job(terminal):
     terminal.until("$ ")
     terminal.type("wait -n; jobs\n")  # bash tells when it stops
     terminal.until("Stopped")
-    terminal.type("fg\n")
-    terminal.type("words\n")
+    terminal.type("fg\nwords\n")
     terminal.until("words")
     terminal.type("\x04")
     terminal.until("$ ")
