@@ -20,6 +20,7 @@ from hashlib import blake2b
 from stat import S_IFLNK, S_IFREG
 
 from .nodes import Node
+from .reaper import Reaper
 
 __all__ = ["Backing", "proc_path"]
 
@@ -57,10 +58,12 @@ class Backing:
         self.root_dev = os.fstat(root_fd).st_dev
         self._limit = directories
         self._cache: OrderedDict[Node, None] = OrderedDict()
+        self.reaper = Reaper()
 
     def close_all(self) -> None:
         while self._cache:
             self._close_oldest()
+        self.reaper.finish()
 
     # ---- directories ----
 
@@ -221,10 +224,13 @@ class Backing:
     def close(self, node: Node) -> None:
         """The node is dropped from the table."""
         if node.pinned or node in self._cache:
-            self._cache.pop(node, None)
-            node.pinned = False
             fd, node.fd = node.fd, -1
-            os.close(fd)
+            if node.pinned:
+                self.reaper.close(fd)
+            else:
+                del self._cache[node]
+                os.close(fd)
+            node.pinned = False
 
     # ---- content, for the guard ----
 

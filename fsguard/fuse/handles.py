@@ -99,7 +99,10 @@ class HandleTable:
             node.backing.rely_on_handle(node)
             if node.fd < 0 and not node.names and node.lookups > 0:
                 node.backing.pin_from(node, handle.fd)
-        os.close(handle.fd)
+        if node.names:
+            os.close(handle.fd)
+        else:
+            node.backing.reaper.close(handle.fd)
 
     def remove_directory(self, handle: DirHandle) -> None:
         del self._dirs[handle.fh]
