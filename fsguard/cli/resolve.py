@@ -21,11 +21,12 @@ __all__ = ["main"]
 
 
 class Plan:
-    """What would be in the file. `data` None: the kept version itself, with its
-    attributes. `conflicts` is how many places have markers; `base` whether there
-    was one to merge on (None: nothing was merged)."""
+    """What would be in the file. `ours` was there when it was looked at. `data` None:
+    the kept version itself, with its attributes. `conflicts` is how many places
+    have markers; `base` whether there was one to merge on (None: nothing was merged)."""
 
-    def __init__(self, data: bytes | None, conflicts: int = 0, base: bool | None = None) -> None:
+    def __init__(self, ours: bytes, data: bytes | None, conflicts: int = 0, base: bool | None = None) -> None:
+        self.ours = ours
         self.data = data
         self.conflicts = conflicts
         self.base = base
@@ -108,17 +109,18 @@ def _plan(client: Client, row: Any, present: putback.Present, mode: str | None, 
         reason = f"{terminal.shown(row['path'])} is not there any more"
     elif "symlink" in (present.kind, row["kind"]):
         reason = f"{terminal.shown(row['path'])} is a symlink"
+    ours = present.read()
     if reason is None and row["kept"]:
         merge = client.call("versions.merge", id=row["id"], mode=mode)
         if merge["base"] or mode in ("ours", "theirs"):
             import binascii
 
-            return Plan(binascii.a2b_base64(merge["data"]), merge["conflicts"], merge["base"])
+            return Plan(ours, binascii.a2b_base64(merge["data"]), merge["conflicts"], merge["base"])
         reason = f"what {_task(row)} had read is not kept"
     if mode == "ours":
-        return Plan(present.read())
+        return Plan(ours, ours)
     if mode == "theirs":
-        return Plan(None)
+        return Plan(ours, None)
     options = [
         f"{kept.command('resolve', place.typed, row['version'], '--theirs', '--apply')}: what"
         f" {kept.author(row)} wrote ({kept.size(row['size'])})",
@@ -160,11 +162,10 @@ def _write(client: Client, row: Any, present: putback.Present, plan: Plan) -> di
         return putback.bring_back(client, present.top, row, present.path)
     names = present.stat.st_nlink if present.stat is not None else 0
     outcome: dict[str, Any] = {"same": False, "before": None, "unrestored": [], "names": names}
-    ours = present.read()
-    if plan.data == ours or present.kind != "file":
+    if plan.data == plan.ours or present.kind != "file":
         return outcome | {"same": True}
     with putback.Present(present.top, present.path) as again:
-        if again.kind != "file" or again.read() != ours:
+        if again.kind != "file" or again.read() != plan.ours:
             raise BusyError(
                 f"{terminal.shown(present.path)} was changed while it was merged; nothing was written",
                 "run it again, on what is there now",
@@ -186,7 +187,7 @@ def _preview(client: Client, row: Any, present: putback.Present, plan: Plan) -> 
     if client.call("versions.diffable", path=present.path)["secret"]:
         print("(not shown: it looks like a secret; --stdout has it)")
         return
-    old = present.read()
+    old = plan.ours
     new = kept.content(client, row) if plan.data is None else plan.data
     if textdiff.binary(old) or textdiff.binary(new):
         print(f"(binary: {kept.size(len(old))} now, {kept.size(len(new))} then)")
