@@ -31,13 +31,15 @@ from fsguard.core.model import (
 from fsguard.core.outbox import Outbox
 from fsguard.core.policy import DEFAULT_IGNORE, Patterns, Policies
 from fsguard.core.reverts import Deletion, Undo, victims_of_content, victims_of_deletion
-from fsguard.core.rules import Finding, judge, unseen
+from fsguard.core.rules import Finding, judge, old_picture, unseen
 from fsguard.core.tasks import Tasks
 from fsguard.core.telling import Probe, Teller
 
 __all__ = ["Change", "Guard", "Keeping", "Limits", "Probe"]
 
 MAX_KEPT = 16
+
+_Begun = tuple[list[Write], Undo, int, Finding | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +146,22 @@ class Guard:
         if state is None or not self.watched(path, actor):
             return None
         finding = judge(state, actor, act)
+        if finding is None and act is Act.CREATE:
+            finding = self._view_of_replaced(state, actor)
         if finding is None or self._excused(state, act, file):
             return None
         warning = self.tell.found(state, actor, finding, now)
         if not warning.refused:
             change.raised.append((warning, path))
         return warning
+
+    def _view_of_replaced(self, state: PathState, actor: Actor) -> Finding | None:
+        """What is to be said when a command makes anew what it has just deleted."""
+        deletion = self.deletions.get(state)
+        if deletion is None or deletion.actor.command is not actor.command:
+            return None
+        view, deletion.view = deletion.view, None
+        return view
 
     def locks_itself(self, path: bytes, file: object, act: Act) -> bool:
         """True when the programs that write `path` in place lock it for themselves."""
@@ -382,8 +394,11 @@ class Guard:
     def _moved(self, change: Change, old: PathState, new: PathState, now: float, free: bool) -> None:
         actor = change.actor
         again = self._recreated(change, new, now)
-        known = again.seen if again is not None else self.ledger.known_to(new, actor)
         blind = actor.task is not None and self.looks.ignorant(old, actor.task)
+        picture = old.looks.get(actor.task) if actor.task is not None else None
+        known = again.seen if again is not None else self.ledger.known_to(new, actor)
+        if blind:
+            known = 0  # a file that it does not know is not made from what it knows
         undo = Undo.of(new)
         begun = self._begin_deletion(old, actor)
         self.ledger.rename(old, new, actor, now, known, free)
@@ -391,7 +406,8 @@ class Guard:
         change.first.setdefault(new, new.version)
         change.last[new] = new.version
         if blind:
-            self.looks.moved(new, actor, now)
+            if picture is None or not picture.existed:
+                self.looks.moved(new, actor, now)
         else:
             self.looks.wrote(new, actor, Act.REPLACE, False, now)
         self.looks.wrote(old, actor, Act.MOVE_AWAY, False, now)
@@ -415,18 +431,21 @@ class Guard:
 
     # -- deletions and reverts ------------------------------------------------
 
-    def _begin_deletion(self, state: PathState, actor: Actor) -> tuple[list[Write], Undo, int]:
-        return victims_of_deletion(state, actor), Undo.of(state), self.ledger.known_to(state, actor)
+    def _begin_deletion(self, state: PathState, actor: Actor) -> _Begun:
+        return (
+            victims_of_deletion(state, actor),
+            Undo.of(state),
+            self.ledger.known_to(state, actor),
+            old_picture(state, actor),
+        )
 
     def _deleted(self, change: Change, state: PathState, act: Act, now: float) -> None:
         begun = self._begin_deletion(state, change.actor)
         self._move(change, state, act, now)
         self._pend(change, state, begun, now)
 
-    def _pend(
-        self, change: Change, state: PathState, begun: tuple[list[Write], Undo, int], now: float
-    ) -> None:
-        victims, undo, seen = begun
+    def _pend(self, change: Change, state: PathState, begun: _Begun, now: float) -> None:
+        victims, undo, seen, view = begun
         earlier = self.deletions.pop(state, None)
         if earlier is not None:
             self._tell_deleted(state, earlier, now)
@@ -434,9 +453,20 @@ class Guard:
         digest = base[1] if base is not None else None
         raised = [(w, p) for w, p in change.raised if p == state.path]
         kept = change.kept.get(state)
-        if victims or digest is not None:
+        view = None if raised else view
+        if victims or digest is not None or view is not None:
             self.deletions[state] = Deletion(
-                change.actor, now, state.writers[-1], state.version, victims, undo, digest, seen, raised, kept
+                change.actor,
+                now,
+                state.writers[-1],
+                state.version,
+                victims,
+                undo,
+                digest,
+                seen,
+                raised,
+                kept,
+                view,
             )
 
     def _recreated(self, change: Change, state: PathState, now: float) -> Deletion | None:

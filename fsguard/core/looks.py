@@ -104,9 +104,7 @@ class Looks:
         task = actor.task
         if task is None:
             return
-        look = state.looks.get(task)
-        if look is None or look.version >= state.version or not look.existed:
-            self.ledger.stamp(state, task, Look(max(state.floor, task.floor), now, blind=True))
+        self.ledger.stamp(state, task, Look(max(state.floor, task.floor), now, blind=True))
 
     def ignorant(self, state: PathState, task: Task) -> bool:
         """True when `task` does not know what the path holds now."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from fsguard.core.ledger import GONE
 from fsguard.core.model import Act, Actor, Command, Kept, PathState, Warning, Write
+from fsguard.core.rules import Finding
 
 __all__ = ["Deletion", "Undo", "victims_of_content", "victims_of_deletion"]
 
@@ -56,6 +57,7 @@ class Deletion:
     seen: int = 0
     raised: list[tuple[Warning, bytes]] = field(default_factory=list)
     kept: Kept | None = None
+    view: Finding | None = None
 
     def ripe(self, now: float, gone: Callable[[Actor], bool], ended: Command | None) -> bool:
         command = self.actor.command

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from fsguard.core.model import Act, Actor, Kind, Look, PathState, Task, Write
 
-__all__ = ["Finding", "judge", "unseen"]
+__all__ = ["Finding", "judge", "old_picture", "unseen"]
 
 _WHOLE = frozenset({Act.TRUNCATE, Act.REPLACE})
 _GONE = frozenset({Act.DELETE, Act.MOVE_AWAY})
@@ -41,7 +41,7 @@ def unseen(state: PathState, task: Task) -> list[Write]:
     """Changes by others that `task` has not seen, newest first."""
     look = state.looks.get(task)
     seen = look.version if look is not None else max(state.floor, task.floor)
-    return [w for w in reversed(state.writers) if w.version > seen and w.author != task.id]
+    return [w for w in reversed(state.writers) if w.version > seen and w.author != task.id and not w.buried]
 
 
 def judge(state: PathState, actor: Actor, act: Act) -> Finding | None:
@@ -99,7 +99,9 @@ def _lost_update(state: PathState, actor: Actor, act: Act) -> Finding | None:
     if reader is not None and reader is not actor.process and reader.below(actor.process):
         return None  # `text=$(cat f)`: what a process's own child reads flows back to it
     version, when = own
-    lost = tuple(w for w in reversed(state.writers) if w.version > version and _rival(w, actor))
+    lost = tuple(
+        w for w in reversed(state.writers) if w.version > version and _rival(w, actor) and not w.buried
+    )
     return Finding(Kind.LOST_UPDATE, act, lost, when) if lost else None
 
 
@@ -119,6 +121,12 @@ def _process_knows(state: PathState, actor: Actor) -> bool:
     return own is not None and own[0] >= state.version
 
 
+def old_picture(state: PathState, actor: Actor) -> Finding | None:
+    """`stale_view` for a deletion by a command that makes the file anew: `git stash`."""
+    look = state.looks.get(actor.task) if actor.task is not None else None
+    return _stale_view(state, actor, look, Act.REPLACE) if look is not None else None
+
+
 def _stale_view(state: PathState, actor: Actor, look: Look, act: Act) -> Finding | None:
     before = look.before if look.command is actor.command else (look.version, look.time)
     if before is None or look.blind or act in _GONE:
@@ -132,6 +140,7 @@ def _stale_view(state: PathState, actor: Actor, look: Look, act: Act) -> Finding
         if w.version > max(seen, look.noted)
         and w.task is not None
         and w.author != task.id
+        and not w.buried
         and not (w.appended and act is Act.APPEND)
     )
     return Finding(Kind.STALE_VIEW, act, news, when) if news else None

@@ -148,8 +148,8 @@ def sentence(
     first = _changes(p, finding.writes)
     if finding.kind is Kind.STALE_VIEW:
         return (
-            f"{first}; {read}. {mine} kept that change, but what you remember of {p} is old:"
-            f" read it again before you edit it.{_also(more)}"
+            f"{first}; {read}. {mine} worked on the newer version, but what you remember of {p} is"
+            f" old: read it again before you edit it.{_also(more)}"
         )
     if finding.kind is Kind.LOST_UPDATE:
         when = clock(finding.read_time) if finding.read_time is not None else "an earlier time"
