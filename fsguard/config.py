@@ -51,6 +51,11 @@ class Settings:
     max_warnings: int = 10_000
     max_log: int = 50_000
     forget_after: float = 7 * 86400.0
+    secrets: tuple[str, ...] | None = None
+    keep_file_bytes: int = 64 * 1024 * 1024
+    keep_age: float = 30 * 86400.0
+    keep_per_path: int = 100
+    keep_total_bytes: int = 2 * 1024 * 1024 * 1024
     sources: tuple[str, ...] = field(default=())
 
 
@@ -135,6 +140,11 @@ KEYS: Mapping[str, Setter] = {
     "attribution.cgroup": _cgroups,
     "turns.wait": _number("turn_wait", 0, 600, whole=False),
     "turns.lapse": _number("turn_lapse", 0.05, 600, whole=False),
+    "keep.file_bytes": _number("keep_file_bytes", 0, 1 << 40),
+    "keep.age": _number("keep_age", 60, 10 * 365 * 86400, whole=False),
+    "keep.per_path": _number("keep_per_path", 1, 1_000_000),
+    "keep.total_bytes": _number("keep_total_bytes", 0, 1 << 50),
+    "keep.secrets": _texts("secrets"),
     "retention.paths": _number("max_paths", 100, 100_000_000),
     "retention.tasks": _number("max_tasks", 10, 1_000_000),
     "retention.warnings": _number("max_warnings", 10, 10_000_000),

@@ -98,7 +98,7 @@ class FileView(Protocol):
 
     def readlink(self) -> bytes: ...
 
-    def link(self, dir_fd: int, name: str) -> None:
+    def link(self, dir_fd: int, name: bytes) -> None:
         """Make `name` in the directory a further hard link. OSError: EXDEV, EPERM, EMLINK…"""
 
     def xattrs(self) -> dict[bytes, bytes]:

@@ -7,14 +7,14 @@ can never meet the daemon's own mount.
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable
 
 from pathspec import GitIgnoreSpec
 
+from fsguard.below import read_below
 from fsguard.core.model import Act
 
-__all__ = ["Facts", "locked_inodes", "read_below"]
+__all__ = ["Facts", "locked_inodes"]
 
 SQLITE_MAGIC = b"SQLite format 3\0"
 SIDE_FILES = (b"-wal", b"-shm", b"-journal")
@@ -31,23 +31,6 @@ def locked_inodes(text: bytes) -> set[int]:
             if sep and major == b"00" and minor and ino.isdigit():
                 found.add(int(ino))
     return found
-
-
-def read_below(root: int, path: bytes, limit: int) -> bytes | None:
-    """Up to `limit` bytes of a regular file below directory `root`; no link is followed at its end."""
-    try:
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        fd = os.open(path, flags, dir_fd=root)
-    except OSError:
-        return None
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return None
-        return os.read(fd, limit)
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
 
 
 class Facts:

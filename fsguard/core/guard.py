@@ -100,6 +100,7 @@ class Guard:
         self.history = History(self.limits.log)
         self.looks = Looks(self.ledger, self.limits.bulk_files)
         self.deletions: dict[PathState, Deletion] = {}
+        self.on_told: Callable[[Kept, Warning], None] | None = None
 
     # -- looks ----------------------------------------------------------------
 
@@ -513,7 +514,9 @@ class Guard:
         kept: Kept | None,
     ) -> None:
         if not self.ignored(state.path) and not self._excused(state, act.act, None):
-            self.tell.victim(state, act, actor, victim, now, deleted, kept)
+            warning = self.tell.victim(state, act, actor, victim, now, deleted, kept)
+            if warning is not None and kept is not None and self.on_told is not None:
+                self.on_told(kept, warning)
 
     def spared(self, change: Change) -> None:
         """The session has ended: withdraw what was said of paths that it did not change after all."""

@@ -119,13 +119,13 @@ class Teller:
         now: float,
         deleted: bool,
         kept: Kept | None = None,
-    ) -> None:
+    ) -> Warning | None:
         """`reverted`, to the one whose work was undone."""
         task = victim.task
         if task is None or actor.task is None or actor.disabled:
-            return
+            return None
         if self._policies.of(state.path, task.id) == "off":
-            return
+            return None
         path = state.path
         told = Write(act.task, act.process, act.command, act.act, act.time, act.version, act.first)
         severity = NOTE if self._probe.git_ignored(path) else CONFLICT
@@ -147,6 +147,7 @@ class Teller:
         )
         if kept is not None and not warning.tail:
             warning.tail = wording.remedy(path, kept)
+        return warning
 
     def waited(self, actor: Actor, path: bytes, holder: Write, seconds: float, now: float) -> None:
         """A note: `actor`'s open waited for `holder`'s turn."""

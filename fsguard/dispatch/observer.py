@@ -58,6 +58,8 @@ class Dispatch:
         self.processes = processes
         self.clock = clock
         self.keeper = keeper
+        if keeper is not None:
+            guard.on_told = keeper.told
         self.waiting = Waiting(guard, turns or Turns(), processes, wait_seconds, clock)
         self.digest_limit = digest_limit
         self.open_files: dict[OpenFile, None] = {}
@@ -144,6 +146,9 @@ class Dispatch:
         """Put what is to be said on record; raises OSError(EBUSY) when it is refused."""
         warning = self.guard.intend(edit, path, act, self.clock(), file)
         if warning is not None and warning.refused:
+            if self.keeper is not None and file is not None and not warning.tail:
+                base = self.guard.keeping(edit.actor, path).base
+                warning.tail = self.keeper.diff(path, base, file)
             raise OSError(errno.EBUSY, warning.message)
 
     def judge_change(self, edit: Edit, path: bytes, act: Act, file: FileView | None = None) -> None:
@@ -176,7 +181,7 @@ class Dispatch:
         kept = keeper.keep(file, path, edit.actor, cause, keeping, conflict, now)
         told = self.guard.put_by(edit, path, kept)
         if conflict is not None and told is conflict and "\n" not in conflict.tail:
-            conflict.tail += keeper.diff(path, keeping.base, kept, None)
+            conflict.tail += keeper.diff(path, keeping.base, file)
         return kept.digest
 
     # -- single changes -------------------------------------------------------

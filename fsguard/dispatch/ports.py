@@ -32,11 +32,8 @@ class Keeper(Protocol):
     def needless(self, kept: Kept) -> None:
         """It was no conflict after all: the content is as it was."""
 
-    def diff(self, path: bytes, base: Kept | None, kept: Kept | None, file: FileView | None) -> str:
-        """A short diff of what the task had read (`base`) against what was there; may be empty.
-
-        What was there is `kept`, or still in `file`.
-        """
+    def diff(self, path: bytes, base: Kept | None, file: FileView) -> str:
+        """A short diff of what the task had read (`base`) against what is still in `file`; may be empty."""
 
 
 class Processes(Protocol):

@@ -261,9 +261,9 @@ class Backing:
                 raise
             return self.open(node, os.O_RDONLY)
 
-    def link(self, node: Node, dir_fd: int, name: str) -> None:
+    def link(self, node: Node, dir_fd: int, name: bytes) -> None:
         with self.reach(node) as fd:
-            os.link(proc_path(fd), os.fsencode(name), dst_dir_fd=dir_fd, follow_symlinks=True)
+            os.link(proc_path(fd), name, dst_dir_fd=dir_fd, follow_symlinks=True)
 
     def xattrs(self, node: Node) -> dict[bytes, bytes]:
         found: dict[bytes, bytes] = {}

@@ -132,7 +132,7 @@ class Node:
     def readlink(self) -> bytes:
         return self.backing.readlink(self)
 
-    def link(self, dir_fd: int, name: str) -> None:
+    def link(self, dir_fd: int, name: bytes) -> None:
         self.backing.link(self, dir_fd, name)
 
     def xattrs(self) -> dict[bytes, bytes]:
