@@ -47,6 +47,7 @@ class FakeDaemon:
             "run.end": {"warnings": [], "footprint": None, "waited_ms": 0},
             **(answers or {}),
         }
+        self.handlers: dict[str, server.Handler] = {}  # these go before the answers
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.env = environment(top)
         self._running = threading.Event()
@@ -111,6 +112,8 @@ class FakeDaemon:
     def _handler(self, method: str) -> Callable[..., Any]:
         async def answer(peer: server.Peer, params: dict[str, Any]) -> Any:
             self.calls.append((method, params))
+            if method in self.handlers:
+                return self.handlers[method](peer, params)
             value = self.answers[method]
             # In a thread: a test's function may wait for something.
             return (
