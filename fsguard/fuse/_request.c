@@ -12,7 +12,9 @@
  *
  * No libfuse header is needed: only the leading members of its structures are touched, which are
  * the same from libfuse 3.0 to 3.18. Everything runs with the GIL held, in the thread that runs
- * the FUSE loop; nothing here allocates.
+ * the FUSE loop.
+ *
+ * Requests that pyfuse3 has no handler for may be answered here as well, by a Python function.
  */
 #define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
@@ -24,6 +26,7 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 
 /* ---- the protocol: include/uapi/linux/fuse.h, unchanged since 7.12 as far as read here ---- */
 
@@ -62,6 +65,7 @@ struct entry { /* struct fuse_entry_param, leading members */
     uint64_t ino, generation;
 };
 
+static int (*real_fd)(void *);
 static void (*real_process)(void *, const struct buf *);
 static int (*real_receive)(void *, struct buf *);
 static int (*real_entry)(void *, const struct entry *);
@@ -90,10 +94,11 @@ static int resolve(void)
     if (lib == NULL)
         return 0;
     *(void **)&real_receive = dlsym(lib, "fuse_session_receive_buf");
+    *(void **)&real_fd = dlsym(lib, "fuse_session_fd");
     *(void **)&real_entry = dlsym(lib, "fuse_reply_entry");
     *(void **)&real_create = dlsym(lib, "fuse_reply_create");
     *(void **)&real_direntry = dlsym(lib, "fuse_add_direntry_plus");
-    if (!real_receive || !real_entry || !real_create || !real_direntry)
+    if (!real_fd || !real_receive || !real_entry || !real_create || !real_direntry)
         return 0;
     *(void **)&real_process = dlsym(lib, "fuse_session_process_buf");
     return real_process != NULL;
@@ -137,6 +142,45 @@ static void look_at(const unsigned char *mem, size_t size)
         memcpy(&current_file_flags, mem + HEADER_SIZE + 32, sizeof current_file_flags);
 }
 
+/* ---- requests that pyfuse3 has no handler for ---- */
+
+static PyObject *answerer;      /* called with (opcode, nodeid, body), gives bytes or an errno */
+static uint64_t answered;       /* bit n: opcode n goes there */
+
+struct out_header {
+    uint32_t len;
+    int32_t error;
+    uint64_t unique;
+};
+
+static void answer(void *session, const unsigned char *body, size_t size)
+{
+    struct out_header out = {sizeof out, -EIO, current.unique};
+    const char *payload = NULL;
+    PyObject *reply = PyObject_CallFunction(answerer, "IKy#", (unsigned)current.opcode,
+                                            (unsigned long long)current.nodeid, (const char *)body,
+                                            (Py_ssize_t)size);
+    if (reply == NULL) {
+        PyErr_WriteUnraisable(answerer);
+    } else if (PyBytes_Check(reply)) {
+        payload = PyBytes_AS_STRING(reply);
+        out.len += (uint32_t)PyBytes_GET_SIZE(reply);
+        out.error = 0;
+    } else {
+        long code = PyLong_AsLong(reply);
+        if (code > 0 && code < 512)
+            out.error = -(int32_t)code;
+        PyErr_Clear();
+    }
+    struct iovec parts[2] = {{&out, sizeof out}, {(void *)payload, out.len - sizeof out}};
+    ssize_t sent;
+    do
+        sent = writev(real_fd(session), parts, payload ? 2 : 1);
+    while (sent < 0 && errno == EINTR);
+    /* Other errors: the caller is gone (ENOENT) or the mount is (ENODEV). Nobody waits. */
+    Py_XDECREF(reply);
+}
+
 #define EXPORTED __attribute__((visibility("default")))
 
 EXPORTED void fuse_session_process_buf(void *session, const struct buf *buf);
@@ -154,7 +198,10 @@ void fuse_session_process_buf(void *session, const struct buf *buf)
     else
         look_at(buf->mem, buf->size);
     seen++;
-    real_process(session, buf);
+    if (answerer && current.opcode < 64 && (answered >> current.opcode & 1))
+        answer(session, (const unsigned char *)buf->mem + HEADER_SIZE, buf->size - HEADER_SIZE);
+    else
+        real_process(session, buf);
 }
 
 int fuse_session_receive_buf(void *session, struct buf *buf)
@@ -266,6 +313,21 @@ static PyObject *py_take_interrupts(PyObject *self, PyObject *none)
     return list;
 }
 
+static PyObject *py_answer(PyObject *self, PyObject *args)
+{
+    (void)self;
+    PyObject *callable;
+    unsigned long long opcodes;
+    if (!PyArg_ParseTuple(args, "OK", &callable, &opcodes))
+        return NULL;
+    if (callable == Py_None)
+        callable = NULL;
+    Py_XINCREF(callable);
+    Py_XSETREF(answerer, callable);
+    answered = callable ? opcodes : 0;
+    Py_RETURN_NONE;
+}
+
 static PyObject *py_look(PyObject *self, PyObject *arg)
 {
     (void)self;
@@ -286,6 +348,7 @@ static PyMethodDef methods[] = {
     {"unique", py_unique, METH_NOARGS, "The current request's number."},
     {"current", py_current, METH_NOARGS, "(opcode, unique, tid, flags) of the current request."},
     {"take_interrupts", py_take_interrupts, METH_NOARGS, "Numbers of the requests interrupted since."},
+    {"answer", py_answer, METH_VARARGS, "Let a callable answer the opcodes of a bit mask (None: no more)."},
     {"look", py_look, METH_O, "Take a raw request as the current one."},
     {NULL, NULL, 0, NULL},
 };

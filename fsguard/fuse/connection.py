@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import resource
 import socket
@@ -66,6 +67,7 @@ class Connection:
         are being served.
         """
         tracebacks.install()
+        logging.getLogger("pyfuse3").addFilter(_nobody_waited)
 
         async def finish() -> None:
             await self._handshake.finish()
@@ -175,6 +177,14 @@ def mount(workspace: str, mountpoint: str | None = None, *, allow_other: bool | 
             namespace.close()
         raise
     return Connection(workspace, mountpoint, workspace_fd, fuse_fd, namespace)
+
+
+def _nobody_waited(record: logging.LogRecord) -> bool:
+    """pyfuse3 calls it an error when the asker of a request is gone before the reply (ENOENT).
+
+    That is what unmounting does to RELEASE, and a kill to others.
+    """
+    return not (record.levelno == logging.ERROR and record.args == (os.strerror(ENOENT),))
 
 
 def _check(workspace: str, mountpoint: str) -> None:

@@ -196,6 +196,13 @@ class FileHandlers(Filesystem):
         if kept != mode:
             os.chmod(proc_path(fd), kept)  # not fchmod: fd may be O_PATH
 
+    def drop_sgid_of_stranger(self, fd: int, gid: int, tid: int) -> None:
+        if not self.identity.is_root:
+            return
+        st = os.fstat(fd)
+        if st.st_mode & stat.S_ISGID and not _in_group(st.st_gid, gid, tid):
+            os.chmod(proc_path(fd), stat.S_IMODE(st.st_mode) & ~stat.S_ISGID)
+
     async def flush(self, fh: int) -> None:
         """ENOSYS: the kernel never asks again, and writes mapped pages back all the same."""
         self.counts["flush"] += 1

@@ -20,6 +20,7 @@ Entry = pyfuse3.EntryAttributes
 
 # include/uapi/linux/fuse.h
 _ATIME_NOW, _MTIME_NOW, _KILL_SUIDGID = 1 << 7, 1 << 8, 1 << 11
+_ACCESS_ACL = b"system.posix_acl_access"
 _NANO = 1_000_000_000
 
 
@@ -103,6 +104,10 @@ class MetadataHandlers(FileHandlers):
         flags = self.request.flags() & (os.XATTR_CREATE | os.XATTR_REPLACE) if self.peeking else 0
         with self.backing.reach(self.nodes[id_]) as fd:
             os.setxattr(proc_path(fd), name, value, flags)
+            if name == _ACCESS_ACL and ctx.uid != 0:
+                # posix_acl_update_mode(): to a caller outside the group a new ACL costs the setgid
+                # bit. The kernel would tell (FUSE_SETXATTR_EXT), but libfuse does not pass it on.
+                self.drop_sgid_of_stranger(fd, ctx.gid, ctx.pid)
 
     @handler
     def listxattr(self, id_: int, ctx: Context) -> list[bytes]:

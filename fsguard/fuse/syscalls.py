@@ -19,6 +19,7 @@ __all__ = [
     "UTIME_OMIT",
     "capget",
     "capset",
+    "fallocate",
     "mount",
     "renameat2",
     "set_utimes",
@@ -46,6 +47,7 @@ _libc.umount2.argtypes = [_str, _int]
 _libc.unshare.argtypes = [_int]
 _libc.setns.argtypes = [_int, _int]
 _libc.renameat2.argtypes = [_int, _str, _int, _str, _uint]
+_libc.fallocate64.argtypes = [_int, _int, ctypes.c_int64, ctypes.c_int64]
 _libc.setfsuid.argtypes = [_uint]
 _libc.setfsgid.argtypes = [_uint]
 
@@ -82,6 +84,10 @@ def setns(fd: int, kind: int) -> None:
 
 def renameat2(source_dir: int, source: bytes, target_dir: int, target: bytes, flags: int) -> None:
     _check(_libc.renameat2(source_dir, source, target_dir, target, flags))
+
+
+def fallocate(fd: int, mode: int, offset: int, length: int) -> None:
+    _check(_libc.fallocate64(fd, mode, offset, length))
 
 
 def set_utimes(path: bytes, atime: tuple[int, int], mtime: tuple[int, int]) -> None:
