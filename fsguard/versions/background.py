@@ -1,34 +1,29 @@
 """The background thread: what was kept becomes durable, then visible.
 
-It works in batches. First the content: write-back is begun for all files of the
-batch, then each is synced, then the directories with their names. Then the
-journal, then the catalogue. Only what has gone all the way is in the catalogue.
-
-On ext4 (data=ordered) the sync of a file commits the running transaction, which
-usually is the very one that the destructive step of the user belongs to: the new
-names of the store and the loss of the old content reach the disk together, and
-file data is written before the transaction that refers to it. So also between
-the destructive step and this thread there is little to lose by a power cut; on
-filesystems without that order it is what was destroyed in the last moment.
+It works in batches: the content (`settle.py`), then the journal, then the
+catalogue. Only what has gone all the way is in the catalogue. It also drops what
+the limits say, shortens the journal, and fills a damaged catalogue anew.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from .catalogue import Catalogue
-from .content import Places, copy, digest_of_fd
+from .content import Places
 from .journal import DROP, SET, SYNCED, Journal, put_line
 from .model import Limits
+from .retention import plan, stored_bytes
 from .rows import to_line
-from .take import Pending, Take, Taker
+from .settle import Settler
+from .take import Pending, Take, Taker, why_not
 
 __all__ = ["Background", "Drop", "Put", "Set"]
 
@@ -36,8 +31,8 @@ log = logging.getLogger("fsguard.versions")
 
 GATHER = 0.01  # seconds to wait for company before the disk is made busy
 RETRY = 1.0
-RETAIN_EVERY = 300.0  # seconds
-RETAIN_KEEPS = 200
+RETAIN_SECONDS = 300.0
+RETAIN_KEEPS = 500
 HELD = 20_000
 
 
@@ -46,8 +41,8 @@ class Put:
     take: Take
 
     def line(self, number: int) -> bytes:
-        self.take.version = replace(self.take.version, id=number)
-        return put_line(self.take.version, self.take.temporary)
+        self.take.row["id"] = number
+        return put_line(self.take.row, self.take.temporary)
 
 
 @dataclass(slots=True)
@@ -69,13 +64,15 @@ class Drop:
 
 
 Change = Put | Set | Drop
+Batch = list[tuple[int, Change]]
 
 
 class Background:
-    """Owns the journal's order and the catalogue's writer.
+    """Hands out the numbers of the journal and owns the catalogue's writer.
 
-    `submit` may be called by any thread; all else happens in the thread that
-    `start` starts and `stop` ends.
+    `submit`, `flush` and `stop` may be called by any thread; all else happens in
+    the thread that `start` starts. `refill` fills the catalogue anew with what
+    is durable up to a line of the journal.
     """
 
     def __init__(
@@ -84,28 +81,29 @@ class Background:
         journal: Journal,
         catalogue: Catalogue,
         limits: Limits,
-        retain: Callable[[Catalogue], tuple[list[int], bool]],
-        rebuild: Callable[[], Catalogue],
+        clock: Callable[[], float],
+        refill: Callable[[int], None],
     ) -> None:
         self.places = places
         self.journal = journal
         self.catalogue = catalogue
         self.limits = limits
+        self.clock = clock
         self.pending = Pending()
-        self.lock = threading.Lock()
-        self.taker = Taker(places, limits, self.pending, self.lock)
-        self.retain = retain
-        self.rebuild = rebuild
-        self._queue: list[tuple[int, Change]] = []
-        self._held: list[tuple[int, Change]] = []
-        self._orphans: set[bytes] = set()
+        self.taker = Taker(places, limits, self.pending)
+        self.taker.stored = stored_bytes(catalogue)
+        self._refill = refill
+        self._settler = Settler(places, limits)
+        self._lock = threading.Lock()  # the journal's order and the queue's are the same
+        self._queue: Batch = []
+        self._held: Batch = []
         self._wake = threading.Event()
         self._hurry = threading.Event()
         self._done = threading.Condition()
         self._applied = self._submitted = journal.number
         self._ending = False
         self._keeps = 0
-        self._retained = 0.0
+        self._retained = -RETAIN_SECONDS
         self._thread = threading.Thread(target=self._run, name="fsguard-versions", daemon=True)
 
     def start(self) -> None:
@@ -114,15 +112,14 @@ class Background:
     # ---- from outside ----
 
     def submit(self, change: Change) -> int:
-        """Put `change` on record; returns its number. A version that can't be recorded was not kept."""
-        with self.lock:
+        """Put `change` on record; returns its number. What can't be recorded was not kept."""
+        with self._lock:
             number = self.journal.number + 1
             try:
                 self.journal.append(change.line(number))
             except OSError as e:
-                if isinstance(change, Put) and change.take.version.kept:
-                    take = change.take
-                    take.version = replace(take.version, kept=False, reason=self.taker.why(e))
+                if isinstance(change, Put) and change.take.row["kept"]:
+                    change.take.row.update(kept=0, reason=why_not(e))
             self.journal.number = self._submitted = number
             self._queue.append((number, change))
         if not self._wake.is_set():
@@ -131,12 +128,15 @@ class Background:
 
     def flush(self, timeout: float) -> bool:
         target = self._submitted
-        self._hurry.set()
-        self._wake.set()
-        with self._done:
-            return self._done.wait_for(lambda: self._applied >= target, timeout)
+        if self._applied < target:
+            self._hurry.set()
+            self._wake.set()
+            with self._done:
+                self._done.wait_for(lambda: self._applied >= target, timeout)
+        return self._applied >= target
 
     def stop(self, timeout: float) -> bool:
+        """End the thread after what is queued; False when that takes longer (seconds)."""
         self._ending = True
         self._hurry.set()
         self._wake.set()
@@ -152,168 +152,125 @@ class Background:
 
     def _run(self) -> None:
         while True:
-            self._wake.wait(RETRY if self._held else RETAIN_EVERY)
+            self._wake.wait(RETRY if self._held else RETAIN_SECONDS)
             if not self._hurry.is_set():
                 self._hurry.wait(GATHER)
             self._hurry.clear()
             self._wake.clear()
             ending = self._ending
-            try:
-                self._round()
-            except Exception:
-                log.exception("the store of versions could not be brought up to date")
-            if ending:
+            self._round()
+            if ending and (self._held or not self._queue):
                 return
 
     def _round(self) -> None:
-        batch = self._held + self._next()
-        self._held = []
-        if batch:
-            try:
-                self._batch(batch)
-            except sqlite3.DatabaseError as e:
-                self._recover(batch, e)
-            except OSError as e:
-                self._hold(batch, e)
-        now = time.monotonic()
-        if self._keeps >= RETAIN_KEEPS or now - self._retained >= RETAIN_EVERY:
-            self._keeps, self._retained = 0, now
-            ids, more = self.retain(self.catalogue)
-            if ids:
-                self.submit(Drop(ids))
-            if more:
-                self._keeps = RETAIN_KEEPS
+        try:
+            self._held += self._next()
+            if self._held:
+                self._carry_over()
+            if self.catalogue.damaged:
+                raise sqlite3.DatabaseError("a query said so")
+            self._tidy()
+        except sqlite3.Error as e:
+            if self.catalogue.is_damage(e):
+                self._renew(e)
+            else:
+                self._wait(e)
+        except OSError as e:
+            self._wait(e)
+        except Exception:
+            log.exception("the store of versions could not be brought up to date")
 
-    def _next(self) -> list[tuple[int, Change]]:
-        """What is queued, after the segment of the journal that it is in has been made durable."""
-        rotated = b""
-        with self.lock:
+    def _next(self) -> Batch:
+        """What is queued; the segment of the journal that it is in is closed when it has grown long."""
+        with self._lock:
             batch, self._queue = self._queue, []
-            segment = self.journal.segment
-            if batch and self.journal.full:
-                rotated = self.journal.start(self.journal.number)
-        if batch:
-            self.places.sync_file(segment)
-        if rotated:
-            self.places.sync_dir(b"journal")
+            if not batch:
+                return batch
+            if self.journal.full:
+                self.journal.start(self.journal.number)
         return batch
 
-    def _batch(self, batch: list[tuple[int, Change]]) -> None:
-        self._sync([change.take for _, change in batch if isinstance(change, Put)])
+    def _carry_over(self) -> None:
+        batch = self._held
+        self._settle([change.take for _, change in batch if isinstance(change, Put)])
+        self.journal.sync()
         last = batch[-1][0]
-        catalogue, released, dropped = self.catalogue, list[bytes](), set[bytes]()
-        catalogue.begin()
         try:
-            for _, change in batch:
-                match change:
-                    case Put(take):
-                        catalogue.put(take.version)
-                        if take.digest is not None:
-                            released.append(take.digest)
-                            if not take.version.kept:
-                                dropped.add(take.digest)
-                    case Set(ids, values):
-                        catalogue.change(ids, values)
-                    case Drop(ids):
-                        dropped |= catalogue.digests(ids)
-                        catalogue.drop(ids)
-            catalogue.set_fact("applied", last)
-            catalogue.commit()
-        except BaseException:
-            catalogue.rollback()
-            raise
-        with self.lock:
-            for digest in released:
-                self.pending.release(digest)
+            dropped = self._commit(batch, last)
+        except sqlite3.Error as e:
+            if self.catalogue.is_damage(e) or isinstance(e, sqlite3.OperationalError):
+                raise
+            dropped = self._commit_singly(batch, last)
+        self._held = []
+        puts = [change.take for _, change in batch if isinstance(change, Put)]
+        for take in puts:
+            if take.digest is not None:
+                self.pending.release(take.digest)
+                if not take.row["kept"]:
+                    dropped.add(take.digest)
+        with self._lock:
             self.journal.number += 1
             try:
                 self.journal.append(to_line([self.journal.number, SYNCED, last]))
             except OSError:
-                pass
-        self._keeps += len(released)
+                log.debug("the journal is full", exc_info=True)
+        self._keeps += len(puts)
         self._collect(dropped)
         with self._done:
             self._applied = last
             self._done.notify_all()
 
-    # ---- content ----
+    def _commit(self, batch: Batch, last: int) -> set[bytes]:
+        """Everything or nothing; returns the content that may be needed no more."""
+        dropped: set[bytes] = set()
+        with self.catalogue.transaction():
+            for _, change in batch:
+                match change:
+                    case Put(take):
+                        self.catalogue.put(take.row)
+                    case Set(ids, values):
+                        self.catalogue.change(ids, values)
+                    case Drop(ids):
+                        dropped |= self.catalogue.drop(ids)
+            self.catalogue.set_fact("applied", last)
+        return dropped
 
-    def _sync(self, takes: list[Take]) -> None:
+    def _commit_singly(self, batch: Batch, last: int) -> set[bytes]:
+        """One change at a time: what SQLite won't take is left out."""
+        dropped: set[bytes] = set()
+        for one in batch:
+            try:
+                dropped |= self._commit([one], last)
+            except sqlite3.Error as e:
+                if self.catalogue.is_damage(e) or isinstance(e, sqlite3.OperationalError):
+                    raise
+                log.exception("left out of the catalogue of versions: %r", one[1])
+        return dropped
+
+    def _settle(self, takes: list[Take]) -> None:
         """Make the content of `takes` durable; what can't be is not kept after all."""
         fresh: dict[bytes, list[Take]] = {}
         for take in takes:
-            if not take.version.kept or take.version.kind != "file":
-                continue
-            if take.temporary is not None:
-                self._finish(take)
-            if take.digest is not None and take.version.kept:
-                fresh.setdefault(take.digest, []).append(take)
-        directories: dict[bytes, list[Take]] = {}
-        names: dict[bytes, bytes] = {}
-        for digest, those in fresh.items():
-            try:
-                names[digest] = name = self._settle(digest, those)
-                self.places.begin_writeback(name)
-            except OSError as e:
-                self._lost(those, e)
-        for digest, name in names.items():
-            try:
-                self.places.sync_file(name)
-                directories.setdefault(name.rpartition(b"/")[0], []).extend(fresh[digest])
-            except OSError as e:
-                self._lost(fresh[digest], e)
-        for directory, those in directories.items():
-            for name in (directory, directory.partition(b"/")[0]):
+            if take.row["kept"] and take.temporary is not None:
                 try:
-                    self.places.sync_dir(name)
+                    done = self.taker.finish(take, partial(self._digested, take.row["id"]))
                 except OSError as e:
-                    self._lost(those, e)
+                    self._lost([take], e)
+                    continue
+                take.digest, take.temporary = done.digest, None
+            if take.row["kept"] and take.digest is not None:
+                fresh.setdefault(take.digest, []).append(take)
+        for digest, error in self._settler.sync(fresh).items():
+            self._lost(fresh[digest], error)
 
-    def _finish(self, take: Take) -> None:
-        try:
-            done = self.taker.finish(take)
-        except OSError as e:
-            self._lost([take], e)
-            return
-        take.version, take.digest, take.temporary = done.version, done.digest, None
-        self.submit(Set([take.version.id], {"digest": take.digest}))
+    def _digested(self, id_: int, digest: bytes) -> None:
+        self.submit(Set([id_], {"digest": digest}))
 
     def _lost(self, takes: list[Take], error: OSError) -> None:
-        reason = self.taker.why(error)
+        reason = why_not(error)
         for take in takes:
-            take.version = replace(take.version, kept=False, reason=reason)
-        self.submit(Set([take.version.id for take in takes], {"kept": 0, "reason": reason}))
-
-    def _settle(self, digest: bytes, takes: list[Take]) -> bytes:
-        """The name of the content; a linked inode that still has another name is copied first."""
-        blob, linked = self.places.name(b"blobs", digest), self.places.name(b"linked", digest)
-        if self.places.stat(blob) is not None:
-            return blob
-        st = self.places.stat(linked)
-        if st is None or st.st_nlink == 1:
-            return linked
-        source = self.places.open(linked)
-        try:
-            name = b"own-%s" % digest.hex().encode()
-            self.places.unlink(b"tmp/" + name)
-            target = self.places.new(name)
-            try:
-                copy(source, target, self.limits.file_bytes)
-            finally:
-                os.close(target)
-            check = self.places.open(b"tmp/" + name)
-            try:
-                good = digest_of_fd(check)[0] == digest
-            finally:
-                os.close(check)
-        finally:
-            os.close(source)
-        if not good:
-            self.places.unlink(b"tmp/" + name)
-            raise OSError("it changed while it was being kept")
-        self.places.rename(b"tmp/" + name, blob)
-        self.places.unlink(linked)
-        return blob
+            take.row.update(kept=0, reason=reason)
+        self.submit(Set([take.row["id"] for take in takes], {"kept": 0, "reason": reason}))
 
     def _collect(self, digests: set[bytes]) -> None:
         """Remove content that nothing refers to."""
@@ -322,28 +279,38 @@ class Background:
                 continue
             gone = b"tmp/gone-" + digest.hex().encode()
             for tree in (b"blobs", b"linked"):
-                with self.lock:
+                with self.pending.lock:
                     if digest in self.pending.counts:
                         break
-                    try:
-                        self.places.rename_away(self.places.name(tree, digest), gone)
-                    except FileNotFoundError:
+                    if not self.places.move_away(self.places.name(tree, digest), gone):
                         continue
-                self.places.unlink(gone)
+                self.places.unlink(gone)  # takes its time for a large file
 
-    # ---- trouble ----
+    # ---- housekeeping and trouble ----
 
-    def _hold(self, batch: list[tuple[int, Change]], error: Exception) -> None:
+    def _tidy(self) -> None:
+        now = time.monotonic()
+        if self._keeps >= RETAIN_KEEPS or now - self._retained >= RETAIN_SECONDS:
+            self._keeps, self._retained = 0, now
+            ids, more = plan(self.catalogue, self.limits, self.places, self.clock())
+            if ids:
+                self.submit(Drop(ids))
+            if more:
+                self._keeps = RETAIN_KEEPS
+            self.taker.stored = stored_bytes(self.catalogue)
+        if self.journal.long:
+            self.journal.snapshot(self.catalogue.rows(), self._applied)
+
+    def _wait(self, error: Exception) -> None:
         """Try again later; what was not kept anyway is forgotten first when that becomes too much."""
         log.warning("the store of versions is waiting: %s", error)
-        if len(batch) > HELD:
-            batch = [b for b in batch if not isinstance(b[1], Put) or b[1].take.version.kept]
-        self._held = batch
+        if len(self._held) > HELD:
+            kept = [b for b in self._held if not isinstance(b[1], Put) or b[1].take.row["kept"]]
+            self._held = kept or self._held[-1:]
 
-    def _recover(self, batch: list[tuple[int, Change]], error: sqlite3.DatabaseError) -> None:
-        if isinstance(error, sqlite3.OperationalError):
-            self._hold(batch, error)
-            return
+    def _renew(self, error: sqlite3.Error) -> None:
         log.error("the catalogue of versions is damaged (%s): it is filled anew from the journal", error)
-        self._held = batch
-        self.catalogue = self.rebuild()
+        try:
+            self._refill(self._applied)
+        except (sqlite3.Error, OSError) as e:
+            self._wait(e)

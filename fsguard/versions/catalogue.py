@@ -6,8 +6,8 @@ its own (``synchronous=FULL``). Queries go through a second connection, which in
 WAL mode neither waits for the writer nor makes it wait; they may be called from
 any thread and take milliseconds at 100,000 versions (every one has its index).
 
-Damage shows as `sqlite3.DatabaseError` in the writer; the store then sets the
-file aside and fills a new one from the journal.
+A query that meets damage raises `DamagedError`; the background thread then sets
+the file aside and fills a new one from the journal.
 """
 
 from __future__ import annotations
@@ -15,35 +15,41 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from .model import Version
-from .rows import COLUMNS, from_row, text, to_row
+from .model import DamagedError, Version
+from .rows import COLUMNS, Row, text, to_sql, to_version
 
 __all__ = ["Catalogue"]
 
 FORMAT = 1
 _ALL = ", ".join(COLUMNS)
+_MARKS = ", ".join("?" * len(COLUMNS))
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS versions (
   id INTEGER PRIMARY KEY, path BLOB NOT NULL, version INTEGER NOT NULL, task, sibling, command,
   time REAL NOT NULL, cause, size INTEGER NOT NULL, kept INTEGER NOT NULL, reason, digest BLOB, kind,
-  mode INTEGER, uid INTEGER, gid INTEGER, mtime_ns INTEGER, xattrs TEXT, target BLOB, conflict INTEGER NOT NULL,
-  resolved INTEGER NOT NULL, base_version INTEGER, warning INTEGER);
+  mode INTEGER, uid INTEGER, gid INTEGER, mtime_ns INTEGER, xattrs TEXT, target BLOB,
+  conflict INTEGER NOT NULL, resolved INTEGER NOT NULL, base_version INTEGER, warning INTEGER);
 CREATE INDEX IF NOT EXISTS by_path ON versions (path, kept, id);
 CREATE INDEX IF NOT EXISTS by_version ON versions (path, version);
 CREATE INDEX IF NOT EXISTS by_task ON versions (task, id, time);
 CREATE INDEX IF NOT EXISTS by_time ON versions (time);
 CREATE INDEX IF NOT EXISTS by_digest ON versions (digest, id, size) WHERE kept AND kind = 'file';
 CREATE INDEX IF NOT EXISTS conflicts ON versions (id) WHERE conflict;
-CREATE INDEX IF NOT EXISTS unresolved ON versions (id) WHERE conflict AND NOT resolved;
+CREATE INDEX IF NOT EXISTS unresolved ON versions (path, sibling, id) WHERE conflict AND NOT resolved;
+CREATE INDEX IF NOT EXISTS unresolved_id ON versions (id) WHERE conflict AND NOT resolved;
 CREATE INDEX IF NOT EXISTS conflicts_of ON versions (task, id) WHERE conflict;
 CREATE INDEX IF NOT EXISTS conflicts_with ON versions (sibling, id) WHERE conflict;
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value INTEGER) WITHOUT ROWID;
 """
 #: Columns that may change after the version was kept.
 SETTABLE = ("resolved", "warning", "conflict", "base_version", "sibling", "kept", "reason", "digest")
+_MOVED = 8 | 4 << 8  # SQLITE_READONLY_DBMOVED: somebody removed or renamed the file
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 class Catalogue:
@@ -54,13 +60,17 @@ class Catalogue:
 
     def __init__(self, path: bytes) -> None:
         self.path = path
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+        self.damaged = False
         self._lock = threading.Lock()
+        self._open()
+
+    def _open(self) -> None:
+        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
         self.writer = self._connect()
         try:
             (found,) = self.writer.execute("PRAGMA user_version").fetchone()
             if found > FORMAT:
-                raise sqlite3.DatabaseError(f"format {found} is newer than {FORMAT}")
+                raise sqlite3.DatabaseError(f"its format {found} is newer than {FORMAT}")
             self.writer.execute("PRAGMA journal_mode = WAL").fetchone()
             self.writer.execute("PRAGMA synchronous = FULL")
             self.writer.executescript(_SCHEMA)
@@ -83,20 +93,42 @@ class Catalogue:
             self.reader.close()
             self.writer.close()
 
+    def renew(self, move_away: Callable[[], None]) -> None:
+        """Begin again with an empty file, after `move_away` took the old one's name away."""
+        with self._lock:
+            self.reader.close()
+            self.writer.close()
+            move_away()
+            self._open()
+            self.damaged = False
+
+    @staticmethod
+    def is_damage(error: sqlite3.Error) -> bool:
+        """Whether the file itself is to blame, and not a full disk or a bad value."""
+        code = getattr(error, "sqlite_errorcode", None)
+        if code is None:
+            return type(error) is sqlite3.DatabaseError
+        return code & 0xFF in _DAMAGE or code == _MOVED
+
     # ---- queries ----
 
     def _select(self, rest: str, *values: Any) -> list[Version]:
-        with self._lock:
-            rows = self.reader.execute(f"SELECT {_ALL} FROM versions {rest}", values).fetchall()
-        return [from_row(row) for row in rows]
+        try:
+            with self._lock:
+                rows = self.reader.execute(f"SELECT {_ALL} FROM versions {rest}", values).fetchall()
+            return [to_version(row) for row in rows]
+        except (sqlite3.Error, ValueError, TypeError) as e:
+            if not isinstance(e, sqlite3.Error) or self.is_damage(e):
+                self.damaged = True
+            raise DamagedError(
+                f"the catalogue of versions cannot be read: {e}", "It repairs itself: try again in a moment."
+            ) from e
 
     def versions(self, path: bytes, limit: int = 100) -> list[Version]:
         """Of `path`, newest first."""
+        part = "SELECT * FROM (SELECT id FROM versions WHERE path = ? AND kept = %d ORDER BY id DESC LIMIT ?)"
         return self._select(
-            f"WHERE id IN ({_NEWEST} AND kept = 1 {_LAST} UNION {_NEWEST} AND kept = 0 {_LAST})"
-            " ORDER BY id DESC LIMIT ?",
-            *(path, limit) * 2,
-            limit,
+            f"WHERE id IN ({part % 1} UNION {part % 0}) ORDER BY id DESC LIMIT ?", *(path, limit) * 2, limit
         )
 
     def find(self, path: bytes, version: int) -> Version | None:
@@ -140,11 +172,24 @@ class Catalogue:
         )
 
     def count(self) -> int:
+        """All versions on record, kept or not."""
         with self._lock:
             (count,) = self.reader.execute("SELECT count(*) FROM versions").fetchone()
         return int(count)
 
-    # ---- changes, by the store's background thread alone ----
+    # ---- changes, by the store's background thread (or at its start) alone ----
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Everything inside is committed, and durable, or nothing."""
+        self.writer.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self.writer.execute("COMMIT")
+        except BaseException:
+            if self.writer.in_transaction:
+                self.writer.execute("ROLLBACK")
+            raise
 
     def fact(self, name: str) -> int:
         row = self.writer.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
@@ -153,19 +198,8 @@ class Catalogue:
     def set_fact(self, name: str, value: int) -> None:
         self.writer.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
 
-    def begin(self) -> None:
-        self.writer.execute("BEGIN IMMEDIATE")
-
-    def commit(self) -> None:
-        self.writer.execute("COMMIT")
-
-    def rollback(self) -> None:
-        if self.writer.in_transaction:
-            self.writer.execute("ROLLBACK")
-
-    def put(self, version: Version) -> None:
-        marks = ", ".join("?" * len(COLUMNS))
-        self.writer.execute(f"INSERT OR REPLACE INTO versions ({_ALL}) VALUES ({marks})", to_row(version))
+    def put(self, row: Row) -> None:
+        self.writer.execute(f"INSERT OR REPLACE INTO versions ({_ALL}) VALUES ({_MARKS})", to_sql(row))
 
     def change(self, ids: Iterable[int], values: dict[str, Any]) -> None:
         """Change columns among SETTABLE."""
@@ -177,20 +211,30 @@ class Catalogue:
                 f"UPDATE versions SET {what} WHERE id = ?", [[*given, id_] for id_ in ids]
             )
 
-    def drop(self, ids: Sequence[int]) -> None:
-        self.writer.executemany("DELETE FROM versions WHERE id = ?", [(id_,) for id_ in ids])
-
-    def digests(self, ids: Sequence[int]) -> set[bytes]:
-        """The content that these versions have, or had."""
-        sql = "SELECT digest FROM versions WHERE id = ? AND kind = 'file' AND digest IS NOT NULL"
-        found = (self.writer.execute(sql, (id_,)).fetchone() for id_ in ids)
-        return {row[0] for row in found if row}
+    def drop(self, ids: Sequence[int]) -> set[bytes]:
+        """Forget versions; returns the content that they had, which others may have too."""
+        dropped = set()
+        for id_ in ids:
+            sql = "DELETE FROM versions WHERE id = ? RETURNING digest, kind"
+            row = self.writer.execute(sql, (id_,)).fetchone()
+            if row and row[0] is not None and row[1] == "file":
+                dropped.add(row[0])
+        return dropped
 
     def refers(self, digest: bytes) -> bool:
         """Whether any version needs the content `digest`."""
         sql = "SELECT 1 FROM versions WHERE kept AND kind = 'file' AND digest = ? LIMIT 1"
         return self.writer.execute(sql, (digest,)).fetchone() is not None
 
-
-_NEWEST = "SELECT * FROM (SELECT id FROM versions WHERE path = ?"
-_LAST = "ORDER BY id DESC LIMIT ?)"
+    def rows(self) -> Iterator[Row]:
+        """All rows, oldest first, leaving the interpreter to others now and then."""
+        last = -1
+        while True:
+            sql = f"SELECT {_ALL} FROM versions WHERE id > ? ORDER BY id LIMIT 200"
+            page = self.writer.execute(sql, (last,)).fetchall()
+            if not page:
+                return
+            for values in page:
+                yield dict(zip(COLUMNS, values, strict=True))
+            last = page[-1][0]
+            time.sleep(0.0005)

@@ -16,16 +16,20 @@ import ctypes
 import errno
 import fcntl
 import os
+import shutil
 import stat
+from collections.abc import Iterator
 from hashlib import blake2b
 
-__all__ = ["CHUNK", "Places", "clone", "copy", "digest_of", "digest_of_target", "too_large"]
+__all__ = ["CHUNK", "Places", "TooLargeError", "clone", "copy", "digest_of", "digest_of_fd"]
+__all__ += ["digest_of_target", "write_all"]
 
 CHUNK = 1 << 20
 FICLONE = 0x40049409
 _SYNC_FILE_RANGE_WRITE = 2
-_libc = ctypes.CDLL(None)
+_libc = ctypes.CDLL(None, use_errno=True)
 _libc.sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 _NO_COPY_RANGE = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF}
 
@@ -48,8 +52,8 @@ def digest_of_fd(fd: int) -> tuple[bytes, int]:
     return state.digest(), at
 
 
-def too_large(limit: int) -> OSError:
-    return OSError(errno.EFBIG, f"larger than {limit}")
+class TooLargeError(Exception):
+    """There is more of it than may be kept."""
 
 
 def clone(source: int, target: int) -> None:
@@ -60,7 +64,7 @@ def clone(source: int, target: int) -> None:
 def copy(source: int, target: int, limit: int) -> int:
     """Copy everything, within the kernel if it can; returns the size in bytes.
 
-    :raises OSError: EFBIG when there is more than `limit`.
+    :raises TooLargeError: there is more than `limit` bytes of it.
     """
     at = 0
     try:
@@ -77,7 +81,7 @@ def copy(source: int, target: int, limit: int) -> int:
         write_all(target, chunk, at)
         at += len(chunk)
     if at > limit:
-        raise too_large(limit)
+        raise TooLargeError
     return at
 
 
@@ -120,8 +124,7 @@ class Places:
                 os.mkdir(name, 0o700, dir_fd=self.root)
             except FileExistsError:
                 pass
-            fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.root)
-            self._fds[name] = fd
+            fd = self._fds[name] = os.open(name, _DIRECTORY, dir_fd=self.root)
         return fd
 
     # ---- names ----
@@ -149,8 +152,40 @@ class Places:
         except FileNotFoundError:
             return self.open(self.name(b"linked", digest))
 
-    def has_blob(self, digest: bytes) -> os.stat_result | None:
-        return self.stat(self.name(b"blobs", digest)) or self.stat(self.name(b"linked", digest))
+    def digest(self, name: bytes) -> tuple[bytes, int]:
+        """Digest and size of a file of the store."""
+        fd = self.open(name)
+        try:
+            return digest_of_fd(fd)
+        finally:
+            os.close(fd)
+
+    def has(self, digest: bytes, size: int) -> bool:
+        """Whether there is content of that name and size (bytes)."""
+        names = (self.name(b"blobs", digest), self.name(b"linked", digest))
+        return any((st := self.stat(name)) is not None and st.st_size == size for name in names)
+
+    def contents(self) -> Iterator[tuple[bytes, bytes | None]]:
+        """(name, digest) of everything in blobs/ and linked/; without a digest it does not belong there."""
+        for tree in (b"blobs", b"linked"):
+            for short in os.listdir(self.made(tree)):
+                directory = tree + b"/" + os.fsencode(short)
+                try:
+                    fd = os.open(directory, _DIRECTORY, dir_fd=self.root)
+                except NotADirectoryError:
+                    yield directory, None
+                    continue
+                try:
+                    names = os.listdir(fd)
+                finally:
+                    os.close(fd)
+                for name in names:
+                    right = len(short) == 2 and len(name) == 62
+                    try:
+                        digest = bytes.fromhex(short + name) if right else None
+                    except ValueError:
+                        digest = None
+                    yield directory + b"/" + os.fsencode(name), digest
 
     # ---- changes ----
 
@@ -166,9 +201,13 @@ class Places:
             os.mkdir(target.rpartition(b"/")[0], 0o700, dir_fd=self.root)
             os.rename(source, target, src_dir_fd=self.root, dst_dir_fd=self.root)
 
-    def rename_away(self, source: bytes, target: bytes) -> None:
-        """A rename whose directories are known to be there; FileNotFoundError: `source` is not."""
-        os.rename(source, target, src_dir_fd=self.root, dst_dir_fd=self.root)
+    def move_away(self, source: bytes, target: bytes) -> bool:
+        """A rename whose directories are known to be there; False when `source` is not."""
+        try:
+            os.rename(source, target, src_dir_fd=self.root, dst_dir_fd=self.root)
+        except FileNotFoundError:
+            return False
+        return True
 
     def unlink(self, name: bytes) -> bool:
         """False when there was no such name."""
@@ -177,6 +216,13 @@ class Places:
         except FileNotFoundError:
             return False
         return True
+
+    def remove(self, name: bytes) -> None:
+        """Remove what does not belong there, whatever it is; what can't be removed stays."""
+        try:
+            self.unlink(name)
+        except OSError:
+            shutil.rmtree(self.directory + b"/" + name, ignore_errors=True)
 
     def begin_writeback(self, name: bytes) -> None:
         """Have the kernel write the file's pages soon, without waiting for them."""
@@ -193,9 +239,14 @@ class Places:
         finally:
             os.close(fd)
 
+    def sync_all(self) -> None:
+        """Everything on the store's filesystem, of whomever; OSError also for what others failed to write."""
+        if _libc.syncfs(self.root):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
     def sync_dir(self, name: bytes) -> None:
         """`name` is relative to the store; empty for the store's directory itself."""
-        fd = os.open(name or b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.root)
+        fd = os.open(name or b".", _DIRECTORY, dir_fd=self.root)
         try:
             os.fsync(fd)
         finally:

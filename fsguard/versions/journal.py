@@ -6,12 +6,12 @@ and carries it over to the catalogue. At start, lines that the catalogue has not
 seen are carried over; should the catalogue be damaged, all of it is filled anew
 from here.
 
-    journal/0000000000000001.log     lines from sequence number 1 on (hexadecimal)
-    journal/snapshot                 everything up to the number in its first line
+    journal/0000000000000001.log     lines from number 1 on (hexadecimal)
+    journal/snapshot                 all that is left of the lines up to the number in its first line
 
-A line is a checksum and a JSON list: [number, what, …]. The numbers grow by one
-with each line, and the number of a "put" is the version's id. What a torn or
-unreadable line held is lost; the lines around it are not.
+A line is a checksum and a JSON list: [number, what, …]. The numbers grow, and the
+number of a "put" is the version's id. What a torn or unreadable line held is
+lost; the lines around it are not.
 """
 
 from __future__ import annotations
@@ -23,28 +23,37 @@ from itertools import pairwise
 from typing import Any
 
 from .content import Places
-from .model import Version
-from .rows import from_line, from_values, to_line, to_values
+from .rows import Row, from_line, from_values, to_line, to_values
 
-__all__ = ["DROP", "PUT", "SET", "SYNCED", "Journal", "put_line", "version_of"]
+__all__ = ["DROP", "PUT", "SET", "SYNCED", "Journal", "put_line", "row_of"]
 
 #: What a line says: a version was kept [number, PUT, values, name in tmp/ or None];
 #: columns change [number, SET, ids, {column: value}]; versions are gone
 #: [number, DROP, ids]; all up to a number is durable [number, SYNCED, number].
 PUT, SET, DROP, SYNCED = "put", "set", "drop", "synced"
 SEGMENT_BYTES = 4 << 20
+LONG_BYTES = 16 << 20
 SNAPSHOT = b"journal/snapshot"
 
 
-def put_line(version: Version, temporary: bytes | None) -> bytes:
-    return to_line([version.id, PUT, to_values(version), temporary.decode("ascii") if temporary else None])
+def put_line(row: Row, temporary: bytes | None) -> bytes:
+    return to_line([row["id"], PUT, to_values(row), temporary.decode("ascii") if temporary else None])
+
+
+def row_of(entry: list[Any]) -> Row | None:
+    """The version of a PUT line; None when the line makes no sense."""
+    try:
+        return from_values(entry[2])
+    except (ValueError, TypeError, AttributeError, KeyError):
+        return None
 
 
 class Journal:
-    """Appends and reads; every method but `append` belongs to the background thread (or the start).
+    """Appends and reads.
 
-    `number` is that of the last line. `append` and `start` are called under the store's lock, which
-    also hands out the numbers: lines are in order.
+    `number` is that of the last line. `append` and `start` are called under the
+    lock of whoever hands out the numbers; the rest belongs to the background
+    thread, or to the start.
     """
 
     def __init__(self, places: Places) -> None:
@@ -53,23 +62,33 @@ class Journal:
         self.number = 0
         self._fd = -1
         self._size = 0
-        self._name = b""
         self._torn = False
+        self._unsynced: set[bytes] = set()
+        self._name = b""
+        self._snapshot_size = 0
+        self._closed_size = 0
+        self.damaged = False  # it does not hold all that the catalogue does: a snapshot is due
 
     # ---- writing ----
 
-    def start(self, number: int) -> bytes:
-        """Begin a new segment after line `number`; returns the name of the one before ("" for none)."""
+    def start(self, number: int, *, resume: bool = False) -> None:
+        """Begin a new segment after line `number`; `resume` goes on with the last one if it is short."""
         name = b"journal/%016x.log" % (number + 1)
+        if resume:
+            segments = self.segments()
+            if segments and self._bytes(segments[-1][1]) < SEGMENT_BYTES:
+                name = segments.pop()[1]
+            self._closed_size = sum(self._bytes(n) for _, n in segments)
+            self._snapshot_size = self._bytes(SNAPSHOT)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         fd = os.open(name, flags, 0o600, dir_fd=self.places.root)
-        before, old = self._name, self._fd
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._closed_size += self._size
         self._fd, self._name, self.number = fd, name, number
         self._size = os.fstat(fd).st_size
-        self._torn = self._size > 0
-        if old >= 0:
-            os.close(old)
-        return before
+        self._torn = self._size > 0  # perhaps: a line break too many does no harm
+        self._unsynced |= {name, b"journal"}
 
     def append(self, line: bytes) -> None:
         """One line, whole or not at all; OSError when it could not be written."""
@@ -85,6 +104,23 @@ class Journal:
             raise
         self._size += count
         self._torn = False
+        self._unsynced.add(self._name)
+
+    def sync(self) -> None:
+        """Make all lines durable that were appended before the call.
+
+        A segment that can't be synced is given up: its lines are still in the
+        catalogue, which is durable by itself, and soon in a snapshot.
+        """
+        while self._unsynced:
+            name = self._unsynced.pop()
+            try:
+                if name == b"journal":
+                    self.places.sync_dir(name)
+                else:
+                    self.places.sync_file(name)
+            except OSError:
+                self.damaged = True
 
     @property
     def full(self) -> bool:
@@ -92,8 +128,9 @@ class Journal:
         return self._size >= SEGMENT_BYTES
 
     @property
-    def segment(self) -> bytes:
-        return self._name
+    def long(self) -> bool:
+        """It is time for a snapshot."""
+        return self.damaged or self._closed_size > max(LONG_BYTES, 2 * self._snapshot_size)
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -102,28 +139,33 @@ class Journal:
 
     # ---- reading ----
 
+    def _bytes(self, name: bytes) -> int:
+        st = self.places.stat(name)
+        return st.st_size if st else 0
+
     def segments(self) -> list[tuple[int, bytes]]:
         """(first number, name), oldest first."""
         found = []
         for name in os.listdir(self.places.made(b"journal")):
-            stem, dot, kind = name.partition(".")
-            if dot and kind == "log" and len(stem) == 16:
-                try:
+            stem, _, kind = name.partition(".")
+            try:
+                if kind == "log" and len(stem) == 16:
                     found.append((int(stem, 16), b"journal/" + os.fsencode(name)))
-                except ValueError:
-                    continue
+            except ValueError:
+                continue
         return sorted(found)
 
     def read(self, after: int) -> Iterator[list[Any]]:
         """Lines with a number above `after`, oldest first; those of the snapshot only if it is needed."""
         segments = self.segments()
-        if not segments or segments[0][0] > after + 1 or after == 0:
-            upto = 0
+        if after == 0 or not segments or segments[0][0] > after + 1:
+            upto = after
             for position, entry in enumerate(self._lines(SNAPSHOT)):
-                if position == 0:
-                    upto = int(entry[2])
-                yield entry
-            after = max(after, upto)
+                if position == 0 and entry[1] == SYNCED:
+                    upto = max(upto, entry[0])
+                if entry[0] > after or entry[1] == PUT:
+                    yield entry
+            after = upto
         for position, (_, name) in enumerate(segments, 1):
             if position == len(segments) or segments[position][0] > after + 1:
                 for entry in self._lines(name):
@@ -133,43 +175,34 @@ class Journal:
     def _lines(self, name: bytes) -> Iterator[list[Any]]:
         try:
             fd = self.places.open(name)
-        except FileNotFoundError:
+        except OSError:
             return
         with open(fd, "rb") as f:
-            for line in f:
-                entry = from_line(line.rstrip(b"\n"))
-                if entry is not None and isinstance(entry[0], int):
-                    yield entry
+            try:
+                for line in f:
+                    entry = from_line(line.rstrip(b"\n"))
+                    if entry is not None:
+                        yield entry
+            except OSError:
+                self.damaged = True
 
     # ---- making it shorter ----
 
-    def snapshot(self, versions: Iterable[Version], upto: int) -> None:
-        """Replace everything up to line `upto` by the `versions` that are left of it."""
-        tmp = b"snapshot"
-        self.places.unlink(b"tmp/" + tmp)
-        fd = self.places.new(tmp)
+    def snapshot(self, rows: Iterable[Row], upto: int) -> None:
+        """Replace all lines up to number `upto` by the `rows` that are left of them."""
+        tmp = b"tmp/snapshot"
+        self.places.unlink(tmp)
+        fd = self.places.new(b"snapshot")
         with open(fd, "wb", buffering=1 << 18) as f:
             f.write(to_line([upto, SYNCED, upto]))
-            for version in versions:
-                f.write(put_line(version, None))
-        self.places.sync_file(b"tmp/" + tmp)
-        self.places.rename(b"tmp/" + tmp, SNAPSHOT)
+            for row in rows:
+                f.write(put_line(row, None))
+        self.places.sync_file(tmp)
+        self.places.rename(tmp, SNAPSHOT)
         self.places.sync_dir(b"journal")
-        segments = self.segments()
-        for (_, name), following in pairwise(segments):
-            if following[0] <= upto + 1 and name != self._name:
+        for (_, name), following in pairwise(self.segments()):
+            if following[0] <= upto + 1:
                 self.places.unlink(name)
-
-    def size(self) -> tuple[int, int]:
-        """Bytes of the closed segments, and of the snapshot."""
-        sizes = [st.st_size for _, n in self.segments() if n != self._name and (st := self.places.stat(n))]
-        st = self.places.stat(SNAPSHOT)
-        return sum(sizes), st.st_size if st else 0
-
-
-def version_of(entry: list[Any]) -> Version | None:
-    """The version of a PUT line; None when the line makes no sense."""
-    try:
-        return from_values(entry[2])
-    except (ValueError, TypeError, AttributeError, KeyError):
-        return None
+        self.damaged = False
+        self._snapshot_size = self._bytes(SNAPSHOT)
+        self._closed_size = sum(self._bytes(n) for _, n in self.segments() if n != self._name)

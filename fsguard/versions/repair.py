@@ -4,185 +4,219 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sqlite3
-import time
-from dataclasses import replace
+from collections.abc import Iterator
 from typing import Any
 
 from .catalogue import Catalogue
-from .content import Places, digest_of_fd
-from .journal import DROP, PUT, SET, SYNCED, Journal, version_of
-from .model import Version
+from .content import Places
+from .journal import DROP, PUT, SET, SYNCED, Journal, row_of
+from .model import Facts, Limits
+from .rows import Row, blank
+from .settle import Settler
+from .take import Pending, Take, Taker
 
-__all__ = ["open_catalogue", "rebuild", "repair"]
+__all__ = ["fill_anew", "open_catalogue", "repair", "replay"]
 
 log = logging.getLogger("fsguard.versions")
 
 NAME = b"catalogue.sqlite3"
 LOST = "it was lost when fsguard or the machine stopped"
-ASIDE_DAYS = 30
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+ASIDES = 3  # damaged catalogues that are left for whoever wants to look at them
 
 
-def open_catalogue(places: Places, journal: Journal, clock: Any = time.time) -> tuple[Catalogue, bool]:
-    """The catalogue, and whether the last end was clean; a damaged one is filled anew."""
+def open_catalogue(places: Places, limits: Limits, journal: Journal, now: float) -> Catalogue:
+    """The catalogue, whole and up to date with the journal, after a repair if the last end was not clean.
+
+    A damaged one is set aside and filled anew. `now` is in seconds since the epoch.
+    """
     path = places.directory + b"/" + NAME
-    try:
-        catalogue = Catalogue(path)
+    anew = places.stat(NAME) is None and bool(journal.segments())
+    for attempt in (1, 2):
         try:
-            clean = bool(catalogue.fact("clean"))
-            if not clean:
-                check = catalogue.writer.execute("PRAGMA quick_check(1)").fetchone()
-                if check != ("ok",):
-                    raise sqlite3.DatabaseError(str(check[0]))
-            if not catalogue.fact("applied") and journal.segments() and not catalogue.fact("filled"):
-                raise sqlite3.DatabaseError("it is empty, and the journal is not")
-        except BaseException:
-            catalogue.close()
-            raise
-        return catalogue, clean
-    except (sqlite3.Error, OSError) as e:
-        if isinstance(e, sqlite3.OperationalError) and "locked" in str(e):
-            raise
-        if places.stat(NAME):
+            catalogue = Catalogue(path)
+            try:
+                _check(catalogue, places, limits, journal, anew, now)
+            except BaseException:
+                catalogue.close()
+                raise
+            return catalogue
+        except (sqlite3.Error, OSError) as e:
+            if attempt == 2:
+                raise
             log.warning("the catalogue of versions is damaged (%s): it is filled anew from the journal", e)
-        return rebuild(places, journal, clock), False
+            set_aside(places, now)
+            anew = True
+    raise AssertionError
 
 
-def rebuild(places: Places, journal: Journal, clock: Any = time.time) -> Catalogue:
-    """Set the catalogue aside and fill a new one from the journal."""
-    aside = b"aside-%d" % int(clock())
+def _check(
+    catalogue: Catalogue, places: Places, limits: Limits, journal: Journal, anew: bool, now: float
+) -> None:
+    clean = bool(catalogue.fact("clean"))
+    if not clean:
+        (found,) = catalogue.writer.execute("PRAGMA quick_check(1)").fetchone()
+        if found != "ok":
+            raise sqlite3.DatabaseError(found)
+    applied = catalogue.fact("applied")
+    journal.damaged = anew or (bool(applied) and not journal.segments())  # somebody removed it
+    journal.number = replay(places, limits, journal, catalogue, applied)
+    if not clean:
+        repair(places, catalogue, journal, now if anew else None)
+        catalogue.set_fact("applied", journal.number)
+    catalogue.set_fact("clean", 0)
+
+
+def fill_anew(
+    places: Places, limits: Limits, journal: Journal, catalogue: Catalogue, upto: int, now: float
+) -> None:
+    """Set the file of an open catalogue aside and fill a new one from the lines up to number `upto`."""
+    catalogue.renew(lambda: set_aside(places, now))
+    replay(places, limits, journal, catalogue, 0, upto)
+    journal.damaged = True
+
+
+def set_aside(places: Places, now: float) -> None:
+    directory = b"aside-%012d" % int(now)
+    os.makedirs(places.directory + b"/" + directory, 0o700, exist_ok=True)
     for suffix in (b"", b"-wal", b"-shm", b"-journal"):
-        try:
-            os.rename(NAME + suffix, aside + suffix, src_dir_fd=places.root, dst_dir_fd=places.root)
-        except FileNotFoundError:
-            pass
-    catalogue = Catalogue(places.directory + b"/" + NAME)
-    replay(places, journal, catalogue, 0)
-    return catalogue
+        places.move_away(NAME + suffix, directory + b"/" + NAME + suffix)
+    asides = sorted(n for n in os.listdir(places.directory) if n.startswith(b"aside-"))
+    for old in asides[:-ASIDES]:
+        shutil.rmtree(places.directory + b"/" + old, ignore_errors=True)
 
 
-def replay(places: Places, journal: Journal, catalogue: Catalogue, after: int) -> int:
+def replay(
+    places: Places,
+    limits: Limits,
+    journal: Journal,
+    catalogue: Catalogue,
+    after: int,
+    upto: int | None = None,
+) -> int:
     """Carry lines after number `after` over to the catalogue; returns the number of the last line.
 
-    Content that is known to be durable is checked by its size, the rest byte by byte.
+    Content that is known to be durable is checked by its size, the rest byte by
+    byte; then it is made durable.
     """
-    synced = max((int(e[2]) for e in journal.read(after) if e[1] == SYNCED and len(e) > 2), default=0)
+
+    def lines() -> Iterator[list[Any]]:
+        return (e for e in journal.read(after) if upto is None or e[0] <= upto)
+
+    synced = max((e[2] for e in lines() if e[1] == SYNCED and isinstance(e[2], int)), default=0)
+    taker = Taker(places, limits, Pending())
+    doubtful = _doubtful(taker, [e for e in lines() if e[0] > synced])
     last = after
-    catalogue.begin()
-    try:
-        for entry in journal.read(after):
+    with catalogue.transaction():
+        for entry in lines():
             last = max(last, entry[0])
-            match entry[1]:
-                case x if x == PUT:
-                    version = version_of(entry)
-                    if version is not None:
-                        temporary = entry[3] if len(entry) > 3 else None
-                        catalogue.put(_checked(places, version, temporary, version.id <= synced))
-                case x if x == SET:
-                    values = entry[3]
-                    if isinstance(values.get("digest"), str):
-                        values["digest"] = values["digest"].encode("latin-1")
-                    catalogue.change(entry[2], values)
-                case x if x == DROP:
-                    catalogue.drop(entry[2])
+            _apply(catalogue, taker, entry, doubtful)
         catalogue.set_fact("applied", last)
-        catalogue.set_fact("filled", 1)
-        catalogue.commit()
-    except BaseException:
-        catalogue.rollback()
-        raise
     return last
 
 
-def _checked(places: Places, version: Version, temporary: str | None, durable: bool) -> Version:
-    """`version`, if its content is whole; else a record of its loss."""
-    if not version.kept or version.kind != "file":
-        return version
-    try:
-        if version.digest is None:
-            if temporary is None:
-                return replace(version, kept=False, reason=LOST)
-            return _finished(places, version, b"tmp/" + temporary.encode("ascii", "replace"))
-        fd = places.open_blob(version.digest)
-        try:
-            if durable:
-                good = os.fstat(fd).st_size == version.size
+def _doubtful(taker: Taker, entries: list[list[Any]]) -> dict[int, Row]:
+    """The versions in `entries`, with what is left of their content made durable."""
+    digests = {e[2][0]: e[3]["digest"] for e in entries if e[1] == SET and "digest" in e[3]}
+    rows: dict[int, Row] = {}
+    fresh: dict[bytes, list[Row]] = {}
+    for entry in entries:
+        if entry[1] != PUT or (row := row_of(entry)) is None:
+            continue
+        rows[row["id"]] = row
+        if row["kept"] and row["kind"] == "file":
+            if row["digest"] is None and row["id"] in digests:
+                row["digest"] = digests[row["id"]].encode("latin-1")
+            if _whole(taker, row, entry[3]):
+                fresh.setdefault(row["digest"], []).append(row)
             else:
-                good = digest_of_fd(fd) == (version.digest, version.size)
-                os.fsync(fd)
-        finally:
-            os.close(fd)
-        if good:
-            return version
-    except OSError:
-        pass
-    return replace(version, kept=False, reason=LOST)
+                row.update(kept=0, reason=LOST)
+    for digest in Settler(taker.places, taker.limits).sync(fresh):
+        for row in fresh[digest]:
+            row.update(kept=0, reason=LOST)
+    return rows
 
 
-def _finished(places: Places, version: Version, name: bytes) -> Version:
-    """Content whose digest was still to be computed."""
-    fd = places.open(name)
+def _whole(taker: Taker, row: Row, temporary: str | None) -> bool:
+    """Whether the content of `row` is there, byte by byte; content without a name gets it."""
+    places, size = taker.places, row["size"]
     try:
-        digest, size = digest_of_fd(fd)
-        if size != version.size:
-            return replace(version, kept=False, reason=LOST)
-        os.fsync(fd)
-        linked = os.fstat(fd).st_nlink > 1
-    finally:
-        os.close(fd)
-    if linked or places.has_blob(digest) is None:
-        places.rename(name, places.name(b"linked", digest))
-    return replace(version, digest=digest)
+        if temporary is not None and places.stat(b"tmp/" + temporary.encode()) is not None:
+            taker.finish(Take(row, temporary=temporary.encode()), lambda digest: None)
+            return bool(row["size"] == size)
+        digest = row["digest"]
+        if digest is None:
+            return False
+        names = (places.name(b"blobs", digest), places.name(b"linked", digest))
+        for name in names:
+            if places.stat(name) is not None:
+                if places.digest(name) == (digest, size):
+                    return True
+                places.unlink(name)
+    except OSError:
+        log.debug("unreadable", exc_info=True)
+    return False
 
 
-def repair(places: Places, catalogue: Catalogue) -> None:
-    """Content without a version goes, a version without content says so, tmp/ is emptied."""
+def _apply(catalogue: Catalogue, taker: Taker, entry: list[Any], doubtful: dict[int, Row]) -> None:
+    what = entry[1]
+    try:
+        if what == PUT:
+            row = doubtful.get(entry[0]) or row_of(entry)
+            if row is None:
+                return
+            durable = entry[0] not in doubtful and row["kept"] and row["digest"] and row["kind"] == "file"
+            if durable and not taker.places.has(row["digest"], row["size"]):
+                row.update(kept=0, reason=LOST)
+            catalogue.put(row)
+        elif what == SET:
+            values = dict(entry[3])
+            if isinstance(values.get("digest"), str):
+                values["digest"] = values["digest"].encode("latin-1")
+            catalogue.change(entry[2], values)
+        elif what == DROP:
+            catalogue.drop(entry[2])
+    except (ValueError, TypeError, IndexError, sqlite3.IntegrityError, sqlite3.InterfaceError):
+        log.warning("left out of the catalogue of versions: %.200r", entry)
+
+
+def repair(places: Places, catalogue: Catalogue, journal: Journal, rescue: float | None) -> None:
+    """A version without content says so, content without a version goes, tmp/ is emptied.
+
+    :param rescue: the catalogue was filled from a journal that may lack lines: content
+        without a version is put on record as found at this time (epoch seconds).
+    """
     for entry in os.listdir(places.tmp):
         places.unlink(b"tmp/" + os.fsencode(entry))
-    known = {
-        row[0]: row[1]
-        for row in catalogue.writer.execute(
-            "SELECT digest, max(id) FROM versions WHERE kept AND kind = 'file' GROUP BY digest"
-        )
-    }
+    sql = "SELECT digest, size FROM versions WHERE kept AND kind = 'file'"
+    known = dict(catalogue.writer.execute(sql).fetchall())
     there: set[bytes] = set()
-    for tree in (b"blobs", b"linked"):
-        for digest, name in blobs(places, tree):
-            if digest is not None and digest in known:
-                there.add(digest)
-            else:
-                places.unlink(name)
+    found: list[Row] = []
+    for name, digest in places.contents():
+        st = places.stat(name)
+        if digest is not None and digest in known and st is not None and st.st_size == known[digest]:
+            there.add(digest)
+        elif rescue is None or st is None or digest in known or places.digest(name)[0] != digest:
+            places.remove(name)
+        elif digest is not None and digest not in there:
+            there.add(digest)
+            journal.number += 1
+            found.append(_found(journal.number, digest, st, rescue))
     missing = [digest for digest in known if digest not in there]
     if missing:
         log.warning("%d kept contents are missing from the store of versions", len(missing))
-        catalogue.begin()
+    with catalogue.transaction():
         for digest in missing:
-            catalogue.writer.execute(
-                "UPDATE versions SET kept = 0, reason = ? WHERE digest IS ? AND kind = 'file' AND kept",
-                (LOST, digest),
-            )
-        catalogue.commit()
+            sql = "UPDATE versions SET kept = 0, reason = ? WHERE digest IS ? AND kind = 'file' AND kept"
+            catalogue.writer.execute(sql, (LOST, digest))
+        for row in found:
+            catalogue.put(row)
 
 
-def blobs(places: Places, tree: bytes) -> list[tuple[bytes | None, bytes]]:
-    """(digest, name) of everything in `tree`; no digest: it does not belong there."""
-    found: list[tuple[bytes | None, bytes]] = []
-    for short in os.listdir(places.made(tree)):
-        directory = tree + b"/" + os.fsencode(short)
-        try:
-            fd = os.open(directory, _DIRECTORY, dir_fd=places.root)
-        except NotADirectoryError:
-            found.append((None, directory))
-            continue
-        try:
-            rest = os.listdir(fd)
-        finally:
-            os.close(fd)
-        for name in rest:
-            try:
-                digest: bytes | None = bytes.fromhex(short + name)
-            except ValueError:
-                digest = None
-            found.append((digest, directory + b"/" + os.fsencode(name)))
-    return found
+def _found(id_: int, digest: bytes, st: os.stat_result, now: float) -> Row:
+    path = b"recovered/" + digest.hex()[:16].encode()
+    row = blank(Facts(path, 0, None, None, "", now, "recovered"))
+    row.update(id=id_, digest=digest, size=st.st_size, kept=1, mode=0o600, mtime_ns=st.st_mtime_ns)
+    row.update(uid=st.st_uid, gid=st.st_gid)
+    return row

@@ -1,28 +1,84 @@
-"""A `Version` as a row of the catalogue and as a line of the journal.
+"""A version as a row: what the catalogue stores, and what a line of the journal says.
+
+Inside the store a version is a plain dict with the columns below, in their order,
+because it is made while a process waits for its system call; `Version` is what
+queries hand out.
 
 Words come from processes, so they may hold anything: a text that is no UTF-8
-(surrogates from the command line) becomes a BLOB in SQLite, and comes back as it
+(surrogates from a command line) becomes a BLOB in SQLite, and comes back as it
 was. Numbers that SQLite can't hold are cut to what it can.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from .model import Version
+from .model import Facts, Version
 
-__all__ = ["COLUMNS", "from_line", "from_row", "from_values", "text", "to_line", "to_row", "to_values"]
+__all__ = ["COLUMNS", "Row", "blank", "from_line", "from_values", "number", "text"]
+__all__ += ["to_line", "to_sql", "to_values", "to_version", "xattrs_text"]
+
+Row = dict[str, Any]
 
 COLUMNS = tuple(f.name for f in fields(Version))
-_BYTES = {"path", "digest", "target"}
-_TEXTS = {"task", "sibling", "command", "cause", "reason", "kind"}
-_FLAGS = {"kept", "conflict", "resolved"}
-_NUMBERS = set(COLUMNS) - _BYTES - _TEXTS - _FLAGS - {"xattrs", "time"}
+_BYTES = ("path", "digest", "target")
+_TEXTS = ("task", "sibling", "command", "cause", "reason", "kind")
+_FLAGS = ("kept", "conflict", "resolved")
 _MOST = (1 << 63) - 1
+
+
+def number(value: int) -> int:
+    return value if -_MOST <= value <= _MOST else _MOST if value > 0 else -_MOST
+
+
+def _optional(value: int | None) -> int | None:
+    return None if value is None else number(value)
+
+
+def xattrs_text(value: dict[bytes, bytes]) -> str | None:
+    if not value:
+        return None
+    return json.dumps({k.decode("latin-1"): v.decode("latin-1") for k, v in value.items()})
+
+
+def _xattrs(value: str | None) -> dict[bytes, bytes]:
+    if not value:
+        return {}
+    return {k.encode("latin-1"): v.encode("latin-1") for k, v in json.loads(value).items()}
+
+
+def blank(facts: Facts, reason: str | None = None) -> Row:
+    """The row of a version of which nothing but `facts` is known, and which was not kept."""
+    return {
+        "id": 0,
+        "path": facts.path,
+        "version": number(facts.version),
+        "task": facts.task,
+        "sibling": facts.sibling,
+        "command": facts.command,
+        "time": facts.time if math.isfinite(facts.time) else 0.0,
+        "cause": facts.cause,
+        "size": 0,
+        "kept": 0,
+        "reason": reason,
+        "digest": None,
+        "kind": "file",
+        "mode": 0,
+        "uid": 0,
+        "gid": 0,
+        "mtime_ns": 0,
+        "xattrs": None,
+        "target": None,
+        "conflict": int(facts.conflict),
+        "resolved": 0,
+        "base_version": _optional(facts.base_version),
+        "warning": _optional(facts.warning),
+    }
 
 
 def text(value: str | None) -> str | bytes | None:
@@ -36,83 +92,50 @@ def text(value: str | None) -> str | bytes | None:
     return value
 
 
-def _untext(value: str | bytes | None) -> str | None:
-    return value.decode("utf-8", "surrogatepass") if isinstance(value, bytes) else value
-
-
-def _latin(value: bytes | None) -> str | None:
-    return value.decode("latin-1") if value is not None else None
-
-
-def _unlatin(value: str | None) -> bytes | None:
-    return value.encode("latin-1") if value is not None else None
-
-
-def _xattrs(value: dict[bytes, bytes]) -> str | None:
-    if not value:
-        return None
-    return json.dumps({k.decode("latin-1"): v.decode("latin-1") for k, v in value.items()})
-
-
-def _unxattrs(value: str | None) -> dict[bytes, bytes]:
-    if not value:
-        return {}
-    return {k.encode("latin-1"): v.encode("latin-1") for k, v in json.loads(value).items()}
-
-
-def _number(value: int | None) -> int | None:
-    return value if value is None else max(-_MOST, min(_MOST, value))
-
-
-def to_row(version: Version) -> list[Any]:
+def to_sql(row: Row) -> list[Any]:
     """In the order of COLUMNS."""
-    row: list[Any] = []
-    for name in COLUMNS:
-        value = getattr(version, name)
-        if name in _TEXTS:
-            value = text(value)
-        elif name in _FLAGS:
-            value = int(value)
-        elif name == "xattrs":
-            value = _xattrs(value)
-        elif name in _NUMBERS:
-            value = _number(value)
-        row.append(value)
-    return row
-
-
-def from_row(row: Sequence[Any]) -> Version:
-    values = dict(zip(COLUMNS, row, strict=True))
-    for name in _TEXTS:
-        values[name] = _untext(values[name])
-    for name in _FLAGS:
-        values[name] = bool(values[name])
-    values["xattrs"] = _unxattrs(values["xattrs"])
-    return Version(**values)
-
-
-def to_values(version: Version) -> list[Any]:
-    """What JSON can say, in the order of COLUMNS."""
-    values: list[Any] = []
-    for name in COLUMNS:
-        value = getattr(version, name)
-        if name in _BYTES:
-            value = _latin(value)
-        elif name == "xattrs":
-            value = _xattrs(value)
-        elif name in _NUMBERS:
-            value = _number(value)
-        values.append(value)
+    values = list(row.values())
+    for position, value in enumerate(values):
+        if value.__class__ is str and not value.isascii():
+            values[position] = text(value)
     return values
 
 
-def from_values(values: Sequence[Any]) -> Version:
-    """:raises ValueError: (or TypeError) it is not what `to_values` made."""
+def to_version(values: Sequence[Any]) -> Version:
+    """From a row of the catalogue."""
     found = dict(zip(COLUMNS, values, strict=True))
-    for name in _BYTES:
-        found[name] = _unlatin(found[name])
-    found["xattrs"] = _unxattrs(found["xattrs"])
+    for name in _TEXTS:
+        found[name] = _untext(found[name])
+    for name in _FLAGS:
+        found[name] = bool(found[name])
+    found["xattrs"] = _xattrs(found["xattrs"])
     return Version(**found)
+
+
+def to_values(row: Mapping[str, Any]) -> list[Any]:
+    """What JSON can say, in the order of COLUMNS (also from SQLite, where a text may be a BLOB)."""
+    values = list(row.values())
+    for position, value in enumerate(values):
+        if isinstance(value, bytes):
+            name = COLUMNS[position]
+            values[position] = value.decode("latin-1") if name in _BYTES else _untext(value)
+    return values
+
+
+def _untext(value: Any) -> Any:
+    return value.decode("utf-8", "surrogatepass") if isinstance(value, bytes) else value
+
+
+def from_values(values: Sequence[Any]) -> Row:
+    """:raises ValueError: (or TypeError, AttributeError) it is not what `to_values` made."""
+    row = dict(zip(COLUMNS, values, strict=True))
+    for name in _BYTES:
+        if row[name] is not None:
+            row[name] = row[name].encode("latin-1")
+    if not isinstance(row["id"], int) or not isinstance(row["path"], bytes):
+        raise ValueError("no version")
+    _xattrs(row["xattrs"])
+    return row
 
 
 def to_line(entry: Sequence[Any]) -> bytes:
@@ -132,4 +155,4 @@ def from_line(line: bytes) -> list[Any] | None:
         entry = json.loads(body)
     except ValueError:
         return None
-    return entry if isinstance(entry, list) and len(entry) >= 2 else None
+    return entry if isinstance(entry, list) and len(entry) >= 3 and isinstance(entry[0], int) else None

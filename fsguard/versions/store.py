@@ -31,8 +31,8 @@ from .catalogue import Catalogue
 from .content import CHUNK, Places, digest_of_fd
 from .journal import Journal
 from .model import DamagedError, Facts, Kept, Limits, NotKeptError, Source, Version
-from .repair import open_catalogue, rebuild, repair, replay
-from .retention import plan, stored_bytes
+from .repair import fill_anew, open_catalogue
+from .rows import blank
 from .take import Take
 
 __all__ = ["Store"]
@@ -54,21 +54,16 @@ class Store:
         self._places = places
         self._lock_fd = lock_fd
         self._journal = Journal(places)
-        catalogue, clean = open_catalogue(places, self._journal, clock)
-        last = replay(places, self._journal, catalogue, catalogue.fact("applied"))
-        if not clean:
-            repair(places, catalogue)
-        catalogue.set_fact("clean", 0)
-        self._journal.start(last)
+        catalogue = open_catalogue(places, limits, self._journal, clock())
+        self._journal.start(self._journal.number, resume=True)
         self._background = Background(
             places,
             self._journal,
             catalogue,
             limits,
-            retain=lambda now: plan(now, limits, places, self.clock()),
-            rebuild=lambda: rebuild(places, self._journal, clock),
+            clock,
+            lambda upto: fill_anew(places, limits, self._journal, catalogue, upto, clock()),
         )
-        self._background.taker.stored = stored_bytes(catalogue)
         self._verified: OrderedDict[bytes, tuple[int, int, int, int]] = OrderedDict()
         self._reading = threading.Lock()
         self._background.start()
@@ -139,10 +134,10 @@ class Store:
             take = self._background.taker.take(source, facts, may_link)
         except Exception as e:
             log.exception("a version could not be kept")
-            take = Take(self._background.taker.blank(facts, f"the store failed: {type(e).__name__}"))
+            take = Take(blank(facts, f"the store failed: {type(e).__name__}"))
         number = self._background.submit(Put(take))
-        version = take.version
-        return Kept(number, version.digest, version.size, version.kept, version.reason)
+        row = take.row
+        return Kept(number, row["digest"], row["size"], bool(row["kept"]), row["reason"])
 
     def withdraw(self, ids: Iterable[int]) -> None:
         """The destructive step failed: these versions need not be kept."""

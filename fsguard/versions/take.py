@@ -1,67 +1,66 @@
 """Taking the content of a file that is about to be destroyed, as cheaply as can be had.
 
-In this order: content that the store has already is not taken again; a reflink
-shares the blocks (not tried for small files: btrfs and XFS write a file's dirty
-pages to the disk before they share it, which takes longer than copying them); a
-hard link keeps the inode itself, when the caller says that its only name is
-going and nobody has it open for writing; else the bytes are copied.
+In this order: small content that the store has already is not written again; a
+reflink shares the blocks (not tried for small files: btrfs and XFS write a file's
+dirty pages to the disk before they share it, which takes longer than copying
+them); a hard link keeps the inode itself, when the caller says that its only name
+is going and nobody has it open for writing; else the bytes are copied.
 """
 
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import stat
-from dataclasses import dataclass, field, replace
-from typing import Any
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
-from .content import Places, clone, copy, digest_of, digest_of_fd, digest_of_target, write_all
-from .model import Facts, Limits, Source, Version
+from .content import Places, TooLargeError, clone, copy, digest_of, digest_of_target, write_all
+from .model import Facts, Limits, Source
+from .rows import Row, blank, number, xattrs_text
 
-__all__ = ["Pending", "Take", "Taker", "size_text"]
+__all__ = ["Pending", "Take", "Taker", "size_text", "why_not"]
+
+log = logging.getLogger("fsguard.versions")
 
 SMALL = 64 << 10
-_NO_CLONE = {
-    errno.EOPNOTSUPP,
-    errno.EXDEV,
-    errno.EINVAL,
-    errno.ENOTTY,
-    errno.ENOSYS,
-    errno.EPERM,
-    errno.EACCES,
-}
-_FULL = {errno.ENOSPC, errno.EDQUOT}
+_NO_CLONE = {errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS, errno.EPERM}
 
 
 @dataclass(slots=True)
 class Take:
-    """What was taken: a version without an id, and where its content lies.
+    """What was taken: a version, and where its content lies.
 
-    `temporary`: name in tmp/ of content whose digest is still to be computed.
-    `digest`: counted as pending in `Pending`; it is released once the version is in the catalogue.
+    `temporary`: name in tmp/ of content whose digest is still to be computed; it
+    begins with "l" when it is a hard link. `digest`: counted in `Pending`, and to
+    be released once the version is in the catalogue.
     """
 
-    version: Version
+    row: Row
     temporary: bytes | None = None
     digest: bytes | None = None
-    linked: bool = False
 
 
 @dataclass(slots=True)
 class Pending:
-    """Content that no row of the catalogue refers to yet: it must not be removed. Under the store's lock."""
+    """Content that no row of the catalogue refers to yet, and that must not be removed."""
 
     counts: dict[bytes, int] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, digest: bytes) -> None:
-        self.counts[digest] = self.counts.get(digest, 0) + 1
+        with self.lock:
+            self.counts[digest] = self.counts.get(digest, 0) + 1
 
     def release(self, digest: bytes) -> None:
-        left = self.counts.get(digest, 0) - 1
-        if left > 0:
-            self.counts[digest] = left
-        else:
-            self.counts.pop(digest, None)
+        with self.lock:
+            left = self.counts.get(digest, 0) - 1
+            if left > 0:
+                self.counts[digest] = left
+            else:
+                self.counts.pop(digest, None)
 
 
 class _NotKept(Exception):
@@ -76,142 +75,136 @@ def size_text(size: int) -> str:
     return f"{size} bytes"
 
 
-class Taker:
-    """Puts content into `places`; called by one thread; `lock` guards `pending`."""
+def why_not(error: OSError) -> str:
+    """The end of the sentence "… was not kept: ", for a failure of the store."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "disk full"
+    return f"the store failed: {_strerror(error)}"
 
-    def __init__(self, places: Places, limits: Limits, pending: Pending, lock: Any) -> None:
+
+def _strerror(error: OSError) -> str:
+    return os.strerror(error.errno) if error.errno else str(error)
+
+
+class Taker:
+    """Puts content into `places`; `take` belongs to one thread, `finish` to any."""
+
+    def __init__(self, places: Places, limits: Limits, pending: Pending) -> None:
         self.places = places
         self.limits = limits
         self.pending = pending
-        self.lock = lock
-        self.clones = True
-        self._devices: set[int] = set()  # filesystems that could not clone into this store
+        self.stored = 0  # bytes in the store that may be dropped, about; set by the background
+        self._no_clones: set[int] = set()  # filesystems that could not clone into this store
         self._count = 0
-        self.stored = 0  # bytes in the store, about; kept up by the background
 
     def take(self, source: Source, facts: Facts, may_link: bool) -> Take:
         """Never raises OSError: what could not be kept says why."""
-        version = _blank(facts)
+        row = blank(facts)
         try:
             st = source.stat()
-            version = _described(version, st)
-            if version.kind == "special":
+            _describe(row, st)
+            if row["kind"] == "special":
                 raise _NotKept("it is no regular file")
-            version = replace(version, xattrs=_xattrs(source))
-            if version.kind == "symlink":
+            try:
+                row["xattrs"] = xattrs_text(source.xattrs())
+            except OSError:
+                log.debug("no extended attributes of %r", facts.path, exc_info=True)
+            if row["kind"] == "symlink":
                 target = source.readlink()
-                return Take(
-                    replace(
-                        version,
-                        target=target,
-                        size=len(target),
-                        digest=digest_of_target(target),
-                        kept=True,
-                        reason=None,
-                    )
-                )
-            self._check_space(version.size, facts.conflict)
+                row.update(target=target, size=len(target), digest=digest_of_target(target), kept=1)
+                return Take(row)
+            self._check_space(st.st_size, facts.conflict)
             fd = source.open()
-        except _NotKept as e:
-            return Take(replace(version, reason=str(e)))
-        except OSError as e:
-            return Take(replace(version, reason=f"cannot be read: {_strerror(e)}"))
+        except (_NotKept, OSError) as e:
+            row["reason"] = str(e) if isinstance(e, _NotKept) else f"cannot be read: {_strerror(e)}"
+            return Take(row)
         try:
-            return self._take_file(source, fd, version, may_link and st.st_nlink == 1)
-        except _NotKept as e:
-            return Take(replace(version, reason=str(e)))
+            return self._take_file(source, fd, row, may_link and st.st_nlink == 1)
+        except TooLargeError:
+            row["reason"] = f"larger than {size_text(self.limits.file_bytes)}"
         except OSError as e:
-            return Take(replace(version, reason=self.why(e)))
+            row["reason"] = why_not(e)
         finally:
             os.close(fd)
-
-    @staticmethod
-    def blank(facts: Facts, reason: str) -> Version:
-        """A record of which nothing but `facts` is known."""
-        return replace(_blank(facts), reason=reason)
-
-    def why(self, error: OSError) -> str:
-        if error.errno in _FULL:
-            return "disk full"
-        if error.errno == errno.EFBIG:
-            return f"larger than {size_text(self.limits.file_bytes)}"
-        return f"the store failed: {_strerror(error)}"
+        row.update(kept=0, digest=None)
+        return Take(row)
 
     def _check_space(self, size: int, conflict: bool) -> None:
         if size > self.limits.file_bytes:
             raise _NotKept(f"larger than {size_text(self.limits.file_bytes)}")
+        if not size:
+            return
         free, total = self.places.space()
         # Older versions make room in the background. The content of a conflict is
         # kept as long as there is any room at all.
-        if not conflict and size and free + self.stored - size < self.limits.floor(total):
-            raise _NotKept(f"disk nearly full ({size_text(free)} left)")
+        if not conflict and free + self.stored - size < self.limits.floor(total):
+            raise _NotKept(f"disk nearly full, {size_text(free)} left")
 
-    def _take_file(self, source: Source, fd: int, version: Version, may_link: bool) -> Take:
-        if version.size <= SMALL:
+    def _take_file(self, source: Source, fd: int, row: Row, may_link: bool) -> Take:
+        if row["size"] <= SMALL:
             data = _read(fd, SMALL)
             if data is not None:
-                return self._take_small(source, fd, replace(version, size=len(data)), data, may_link)
-        self._count += 1
-        name = b"%x" % self._count
-        linked, size = False, version.size
+                return self._take_small(source, fd, row, data, may_link)
+        name = self._name(b"c")
+        if not self._clone(fd, name):
+            linked = self._name(b"l")
+            if may_link and self._link(source, fd, linked):
+                name = linked
+            else:
+                row["size"] = self._copy(fd, name)
         try:
-            if not self._clone(fd, name):
-                linked = may_link and self._link(source, fd, name)
-                if not linked:
-                    size = self._copy(fd, name)
-            if size > self.limits.digest_bytes:
-                return Take(_kept(version, size, None), temporary=name, linked=linked)
-            digest, size = self._digest(b"tmp/" + name)
-            return self._name(name, _kept(version, size, digest), digest, linked)
+            row["kept"] = 1
+            if row["size"] <= self.limits.digest_bytes:
+                return self._named(Take(row, temporary=name))
+            row["size"] = os.stat(name, dir_fd=self.places.tmp).st_size
+            if row["size"] > self.limits.file_bytes:
+                raise TooLargeError
+            return Take(row, temporary=name)
         except BaseException:
             self.places.unlink(b"tmp/" + name)
             raise
 
-    def _take_small(self, source: Source, fd: int, version: Version, data: bytes, may_link: bool) -> Take:
+    def _take_small(self, source: Source, fd: int, row: Row, data: bytes, may_link: bool) -> Take:
         digest = digest_of(data)
-        version = _kept(version, len(data), digest)
-        with self.lock:
-            self.pending.add(digest)  # from here on the background won't remove it
+        row.update(size=len(data), digest=digest, kept=1)
+        self.pending.add(digest)  # from here on the background won't remove it
         try:
             if not self._has(digest, len(data)):
-                self._count += 1
-                name = b"%x" % self._count
-                linked = may_link and self._link(source, fd, name)
-                try:
-                    if not linked:
-                        self._write(name, data)
-                    self.places.rename(b"tmp/" + name, self.places.name(_tree(linked), digest))
-                except BaseException:
-                    self.places.unlink(b"tmp/" + name)
-                    raise
-                return Take(version, digest=digest, linked=linked)
+                name = self._name(b"l")
+                if not (may_link and self._link(source, fd, name)):
+                    name = self._name(b"c")
+                    self._write(name, data)
+                self._move(name, digest)
         except BaseException:
-            with self.lock:
-                self.pending.release(digest)
+            self.pending.release(digest)
             raise
-        return Take(version, digest=digest)
+        return Take(row, digest=digest)
 
-    def _name(self, name: bytes, version: Version, digest: bytes, linked: bool) -> Take:
-        """Give what lies in tmp/ the name of its digest."""
-        with self.lock:
-            self.pending.add(digest)
-        try:
-            if self._has(digest, version.size):
-                self.places.unlink(b"tmp/" + name)
-                return Take(version, digest=digest)
-            self.places.rename(b"tmp/" + name, self.places.name(_tree(linked), digest))
-        except BaseException:
-            with self.lock:
-                self.pending.release(digest)
-            raise
-        return Take(version, digest=digest, linked=linked)
+    def finish(self, take: Take, announce: Callable[[bytes], object]) -> Take:
+        """Compute the digest that was left to the background, and give the content its name.
 
-    def finish(self, take: Take) -> Take:
-        """Compute the digest that was left to the background; OSError when that fails."""
-        name = take.temporary
+        :param announce: told the digest before the name in tmp/ goes.
+        :raises OSError: it can't be read, or not be renamed.
+        """
+        return self._named(take, announce)
+
+    def _named(self, take: Take, announce: Callable[[bytes], object] | None = None) -> Take:
+        name, row = take.temporary, take.row
         assert name is not None
-        digest, size = self._digest(b"tmp/" + name)
-        return self._name(name, replace(take.version, digest=digest, size=size), digest, take.linked)
+        digest, size = self.places.digest(b"tmp/" + name)
+        if announce is not None:
+            announce(digest)
+        self.pending.add(digest)
+        try:
+            if self._has(digest, size):
+                self.places.unlink(b"tmp/" + name)
+            else:
+                self._move(name, digest)
+        except BaseException:
+            self.pending.release(digest)
+            raise
+        row.update(digest=digest, size=size)
+        return Take(row, digest=digest)
 
     def _has(self, digest: bytes, size: int) -> bool:
         """Whether good content of that name is there. A linked one is read again; a bad one goes."""
@@ -222,22 +215,20 @@ class Taker:
         st = self.places.stat(name)
         if st is None:
             return False
-        if st.st_size == size and st.st_size <= self.limits.digest_bytes and self._digest(name)[0] == digest:
+        if st.st_size == size <= self.limits.digest_bytes and self.places.digest(name)[0] == digest:
             return True
         self.places.unlink(name)
         return False
 
-    def _digest(self, name: bytes) -> tuple[bytes, int]:
-        fd = self.places.open(name)
-        try:
-            return digest_of_fd(fd)
-        finally:
-            os.close(fd)
-
     # ---- ways ----
 
+    def _name(self, kind: bytes) -> bytes:
+        self._count += 1
+        return kind + b"%x" % self._count
+
     def _clone(self, fd: int, name: bytes) -> bool:
-        if not self.clones or (device := os.fstat(fd).st_dev) in self._devices:
+        device = os.fstat(fd).st_dev
+        if device in self._no_clones:
             return False
         target = self.places.new(name)
         try:
@@ -246,7 +237,7 @@ class Taker:
             self.places.unlink(b"tmp/" + name)
             if e.errno not in _NO_CLONE:
                 raise
-            self._devices.add(device)
+            self._no_clones.add(device)
             return False
         finally:
             os.close(target)
@@ -267,6 +258,9 @@ class Taker:
         target = self.places.new(name)
         try:
             return copy(fd, target, self.limits.file_bytes)
+        except BaseException:
+            self.places.unlink(b"tmp/" + name)
+            raise
         finally:
             os.close(target)
 
@@ -274,76 +268,36 @@ class Taker:
         target = self.places.new(name)
         try:
             write_all(target, data, 0)
+        except BaseException:
+            self.places.unlink(b"tmp/" + name)
+            raise
         finally:
             os.close(target)
 
-
-def _tree(linked: bool) -> bytes:
-    return b"linked" if linked else b"blobs"
-
-
-def _blank(facts: Facts) -> Version:
-    return Version(
-        id=0,
-        path=facts.path,
-        version=facts.version,
-        task=facts.task,
-        sibling=facts.sibling,
-        command=facts.command,
-        time=facts.time,
-        cause=facts.cause,
-        size=0,
-        kept=False,
-        reason=None,
-        digest=None,
-        kind="file",
-        mode=0,
-        uid=0,
-        gid=0,
-        mtime_ns=0,
-        xattrs={},
-        target=None,
-        conflict=facts.conflict,
-        resolved=False,
-        base_version=facts.base_version,
-        warning=facts.warning,
-    )
+    def _move(self, name: bytes, digest: bytes) -> None:
+        tree = b"linked" if name.startswith(b"l") else b"blobs"
+        try:
+            self.places.rename(b"tmp/" + name, self.places.name(tree, digest))
+        except BaseException:
+            self.places.unlink(b"tmp/" + name)
+            raise
 
 
-def _described(version: Version, st: os.stat_result) -> Version:
-    kind = "file" if stat.S_ISREG(st.st_mode) else "symlink" if stat.S_ISLNK(st.st_mode) else "special"
-    return replace(
-        version,
-        size=st.st_size,
-        kind=kind,
-        mode=stat.S_IMODE(st.st_mode),
-        uid=st.st_uid,
-        gid=st.st_gid,
-        mtime_ns=st.st_mtime_ns,
-    )
-
-
-def _kept(version: Version, size: int, digest: bytes | None) -> Version:
-    return replace(version, size=size, digest=digest, kept=True, reason=None)
-
-
-def _xattrs(source: Source) -> dict[bytes, bytes]:
-    try:
-        return source.xattrs()
-    except OSError:
-        return {}
+def _describe(row: Row, st: os.stat_result) -> None:
+    kind = stat.S_IFMT(st.st_mode)
+    row["size"] = st.st_size
+    row["kind"] = "file" if kind == stat.S_IFREG else "symlink" if kind == stat.S_IFLNK else "special"
+    row["mode"] = stat.S_IMODE(st.st_mode)
+    row["uid"], row["gid"] = st.st_uid, st.st_gid
+    row["mtime_ns"] = number(st.st_mtime_ns)
 
 
 def _read(fd: int, limit: int) -> bytes | None:
     """All there is; None when that is more than `limit`."""
-    data = b""
+    data = os.pread(fd, limit + 1, 0)
     while len(data) <= limit:
         chunk = os.pread(fd, limit + 1 - len(data), len(data))
         if not chunk:
             return data
         data += chunk
     return None
-
-
-def _strerror(error: OSError) -> str:
-    return os.strerror(error.errno) if error.errno else str(error)
