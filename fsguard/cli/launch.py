@@ -27,7 +27,11 @@ __all__ = ["Daemon", "launch"]
 READY_WITHIN = 30.0
 """Seconds until a daemon that has said nothing is given up."""
 
-_NOTE_AFTER = 2.0
+NOTE_AFTER = 2.0
+"""Seconds until the user is told that it takes longer."""
+
+ENDS_WITHIN = 3.0
+"""Seconds that a daemon gets to end: by itself, by SIGTERM."""
 
 _OWN_VARIABLES = ("FSGUARD_TASK", "FSGUARD_PARENT", "FSGUARD_RUN", "FSGUARD_DISABLE")
 
@@ -90,10 +94,10 @@ def _ready(process: subprocess.Popen[bytes], status: Any, log: str, mountpoint: 
         waited = time.monotonic() - begun
         if waited >= READY_WITHIN:
             raise DaemonError(f"the daemon was not ready within {READY_WITHIN:g} s", f"its log: {log}")
-        if waited >= _NOTE_AFTER and not noted:
+        if waited >= NOTE_AFTER and not noted:
             noted = True
             terminal.note(f"still mounting {terminal.shown(mountpoint)} …")
-        if not poll.poll(1000 * ((READY_WITHIN if noted else _NOTE_AFTER) - waited)):
+        if not poll.poll(1000 * ((READY_WITHIN if noted else NOTE_AFTER) - waited)):
             continue
         data = status.read(65536)
         if not data:
@@ -113,7 +117,7 @@ def _ready(process: subprocess.Popen[bytes], status: Any, log: str, mountpoint: 
 
 def _ending(process: subprocess.Popen[bytes]) -> str:
     try:
-        code = process.wait(5)
+        code = process.wait(ENDS_WITHIN)
     except subprocess.TimeoutExpired:
         return "it closed its status pipe"
     return f"exit code {code}" if code >= 0 else f"signal {-code}"
@@ -139,7 +143,7 @@ def _abandon(process: subprocess.Popen[bytes], mountpoint: str) -> None:
         if process.poll() is None:
             stop()
             try:
-                process.wait(3)
+                process.wait(ENDS_WITHIN)
             except subprocess.TimeoutExpired:
                 continue
     top = mountinfo.top_at(mountpoint, mountinfo.read())
