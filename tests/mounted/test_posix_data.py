@@ -661,16 +661,6 @@ def dnotify_and_leases(d: str) -> object:
 
 
 table.accept(
-    "seeking_holes",
-    (0, (1 << 20) + 4096, 8192, "ENXIO"),
-    "SEEK_HOLE and SEEK_DATA are not in pyfuse3: files seem to have no holes; copies are right, but full",
-)
-table.accept(
-    "preallocation_by_the_kernel",
-    "EOPNOTSUPP",
-    "fallocate(2) is not in pyfuse3; posix_fallocate(3) works, and programs go on without",
-)
-table.accept(
     "direct_io_misaligned",
     3,
     "O_DIRECT is served, but without the alignment that the disk behind would demand",

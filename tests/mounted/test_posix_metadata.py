@@ -749,14 +749,6 @@ def sticky_and_setgid_bits_on_directories_by_their_owner(d: str) -> object:
     )
 
 
-table.accept(
-    "setgid_falls_when_an_acl_is_set_by_a_non_member",
-    [None, "0o102755"],
-    "the kernel says by a flag of SETXATTR_EXT, which libfuse does not pass on, that the bit should fall;"
-    " only for an owner who is not in the file's group",
-)
-
-
 @pytest.mark.parametrize("row", table.rows, ids=lambda row: row.name)
 def test_metadata_as_on_a_plain_directory(row: Row, places: Places) -> None:
     places.compare(table, row)
