@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from errno import ELOOP, EMFILE, ENFILE, ENOENT, ENOTDIR, ENXIO, EPERM, ESTALE
+from fcntl import F_GETFL, F_SETFL, fcntl
 from hashlib import blake2b
 from stat import S_IFLNK, S_IFREG
 
@@ -38,6 +39,20 @@ _CHUNK = 1 << 20
 def proc_path(fd: int) -> bytes:
     """A path that leads to the very inode of `fd`, also of a symlink (O_PATH) or a deleted file."""
     return b"/proc/self/fd/%d" % fd
+
+
+@contextmanager
+def _without_atime(fd: int) -> Iterator[None]:
+    flags = fcntl(fd, F_GETFL)
+    try:
+        fcntl(fd, F_SETFL, flags | os.O_NOATIME)
+    except OSError:  # EPERM: only the owner may ask for it
+        yield
+        return
+    try:
+        yield
+    finally:
+        fcntl(fd, F_SETFL, flags)
 
 
 def _stale(node: Node) -> OSError:
@@ -242,10 +257,11 @@ class Backing:
 
     @contextmanager
     def _reading(self, node: Node) -> Iterator[int]:
-        """A readable descriptor: an open handle's, or one of our own that leaves atime alone."""
+        """A readable descriptor, an open handle's or one of our own; reading leaves atime alone."""
         for handle in node.handles.values():
             if handle.readable:
-                yield handle.fd
+                with _without_atime(handle.fd):
+                    yield handle.fd
                 return
         fd = self.open_to_read(node)
         try:
