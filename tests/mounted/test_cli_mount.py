@@ -171,7 +171,7 @@ def test_in_the_foreground_a_signal_unmounts(make_workspace, number):
     seen = ""
     while "once more" not in seen:
         assert select.select([process.stderr], [], [], 10)[0], seen
-        seen += process.stderr.readline()
+        seen += os.read(process.stderr.fileno(), 4096).decode()
     assert f"(pid {inside.pid}) stands in" in seen and os.path.ismount(ws.root)
     leave(inside)
     process.send_signal(number)
