@@ -197,19 +197,18 @@ class Backing:
 
     def pin(self, node: Node) -> None:
         """Keep the inode reachable without a name; no effect while a handle does that anyway."""
-        if node.pinned:
+        if node.pinned or (node.fd >= 0 and not node.is_dir):
             return
-        if node.fd < 0:
-            try:
+        try:
+            if node.is_dir:
+                self.dir(node)
+                del self._cache[node]
+            else:
                 node.fd = self.open(node, O_PATH)
-            except OSError as error:
-                if error.errno not in (EMFILE, ENFILE, ESTALE):
-                    raise
-                return  # fstat on the unlinked file will answer ESTALE
-        elif node.is_dir:
-            self._cache.pop(node, None)
-        else:
-            return
+        except OSError as error:
+            if error.errno not in (EMFILE, ENFILE, ESTALE):
+                raise
+            return  # fstat on the unlinked file will answer ESTALE
         node.pinned = True
 
     def pin_from(self, node: Node, fd: int) -> None:
