@@ -14,14 +14,14 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from errno import ELOOP, EMFILE, ENFILE, ENOENT, ENOTDIR, ENXIO, EPERM, ESTALE
-from fcntl import F_GETFL, F_SETFL, fcntl
-from hashlib import blake2b
-from stat import S_IFLNK, S_IFREG
+from contextlib import contextmanager
+from errno import ELOOP, EMFILE, ENFILE, ENOENT, ENOTDIR, ENXIO, ESTALE
+from typing import TYPE_CHECKING
 
-from .nodes import Node
 from .reaper import Reaper
+
+if TYPE_CHECKING:
+    from .nodes import Node
 
 __all__ = ["Backing", "proc_path"]
 
@@ -33,26 +33,11 @@ _ANY = O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 # the daemon must not wait for its other end. No effect on regular files.
 _FILE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _GONE = {ENOENT, ENOTDIR, ELOOP, ENXIO}
-_CHUNK = 1 << 20
 
 
 def proc_path(fd: int) -> bytes:
     """A path that leads to the very inode of `fd`, also of a symlink (O_PATH) or a deleted file."""
     return b"/proc/self/fd/%d" % fd
-
-
-@contextmanager
-def _without_atime(fd: int) -> Iterator[None]:
-    flags = fcntl(fd, F_GETFL)
-    try:
-        fcntl(fd, F_SETFL, flags | os.O_NOATIME)
-    except OSError:  # EPERM: only the owner may ask for it
-        yield
-        return
-    try:
-        yield
-    finally:
-        fcntl(fd, F_SETFL, flags)
 
 
 def _stale(node: Node) -> OSError:
@@ -246,76 +231,6 @@ class Backing:
                 os.close(fd)
             node.pinned = False
 
-    # ---- content, for the guard ----
-
-    def size(self, node: Node) -> int:
-        try:
-            return self.stat(node).st_size
-        except OSError:
-            return 0
-
-    @contextmanager
-    def _reading(self, node: Node) -> Iterator[int]:
-        """A readable descriptor, an open handle's or one of our own; reading leaves atime alone."""
-        for handle in node.handles.values():
-            if handle.readable:
-                with _without_atime(handle.fd):
-                    yield handle.fd
-                return
-        fd = self.open_to_read(node)
-        try:
-            yield fd
-        finally:
-            os.close(fd)
-
-    def open_to_read(self, node: Node) -> int:
-        try:
-            return self.open(node, os.O_RDONLY | os.O_NOATIME)
-        except OSError as error:
-            if error.errno != EPERM:  # only the owner may ask for O_NOATIME
-                raise
-            return self.open(node, os.O_RDONLY)
-
-    def link(self, node: Node, dir_fd: int, name: bytes) -> None:
-        with self.reach(node) as fd:
-            os.link(proc_path(fd), name, dst_dir_fd=dir_fd, follow_symlinks=True)
-
-    def xattrs(self, node: Node) -> dict[bytes, bytes]:
-        found: dict[bytes, bytes] = {}
-        with suppress(OSError), self.reach(node) as fd:
-            for name in os.listxattr(proc_path(fd)):
-                with suppress(OSError):
-                    found[os.fsencode(name)] = os.getxattr(proc_path(fd), name)
-        return found
-
     def readlink(self, node: Node) -> bytes:
         with self.reach(node) as fd:
             return os.readlink(b"", dir_fd=fd)  # Linux ≥ 2.6.39: the symlink that fd stands for
-
-    def digest(self, node: Node, limit: int) -> bytes | None:
-        try:
-            if node.kind == S_IFLNK:
-                return blake2b(self.readlink(node), digest_size=32, person=b"symlink").digest()
-            if node.kind != S_IFREG or self.stat(node).st_size > limit:
-                return None
-            state, at = blake2b(digest_size=32), 0
-            with self._reading(node) as fd:
-                while chunk := os.pread(fd, min(_CHUNK, limit + 1 - at), at):
-                    state.update(chunk)
-                    at += len(chunk)
-                    if at > limit:  # it grew meanwhile
-                        return None
-            return state.digest()
-        except OSError:
-            return None
-
-    def pread(self, node: Node, size: int, offset: int) -> bytes:
-        try:
-            if node.kind == S_IFLNK:
-                return self.readlink(node)[offset : offset + size]
-            if node.kind != S_IFREG:
-                return b""
-            with self._reading(node) as fd:
-                return os.pread(fd, size, offset)
-        except OSError:
-            return b""

@@ -23,6 +23,8 @@ from errno import ENOENT, ESTALE
 from stat import S_IFDIR, S_IFMT, S_IFREG
 from typing import TYPE_CHECKING
 
+from . import content
+
 if TYPE_CHECKING:
     from .backing import Backing
     from .handles import Handle
@@ -112,31 +114,31 @@ class Node:
         return self.kind == S_IFREG
 
     def size(self) -> int:
-        return self.backing.size(self)
+        return content.size(self)
 
     def digest(self, limit: int) -> bytes | None:
-        return self.backing.digest(self, limit)
+        return content.digest(self, limit)
 
     def head(self, size: int) -> bytes:
-        return self.backing.pread(self, size, 0)
+        return content.pread(self, size, 0)
 
     def pread(self, size: int, offset: int) -> bytes:
-        return self.backing.pread(self, size, offset)
+        return content.pread(self, size, offset)
 
     def stat(self) -> os.stat_result:
         return self.backing.stat(self)
 
     def open(self) -> int:
-        return self.backing.open_to_read(self)
+        return content.open_to_read(self)
 
     def readlink(self) -> bytes:
         return self.backing.readlink(self)
 
     def link(self, dir_fd: int, name: bytes) -> None:
-        self.backing.link(self, dir_fd, name)
+        content.link(self, dir_fd, name)
 
     def xattrs(self) -> dict[bytes, bytes]:
-        return self.backing.xattrs(self)
+        return content.xattrs(self)
 
     def has_writers(self) -> bool:
         return any(handle.writable for handle in self.handles.values())
