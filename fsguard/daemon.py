@@ -34,9 +34,13 @@ from fsguard.fuse.connection import Connection, mount
 from fsguard.fuse.filesystem import Settings as FuseSettings
 from fsguard.fuse.operations import Operations
 from fsguard.fuse.tracebacks import describe, install
+from fsguard.keeping import StoreKeeper
 from fsguard.observer import NullObserver, Observer
 from fsguard.probe import Facts
 from fsguard.service import Service
+from fsguard.versions import Limits as StoreLimits
+from fsguard.versions import Store
+from fsguard.versions.secrets import Secrets
 
 __all__ = ["Spec", "main"]
 
@@ -44,7 +48,7 @@ _log = logging.getLogger("fsguard.daemon")
 
 # Where nothing watches the backing directory, the kernel may believe what it
 # knows for this long. With a separate mountpoint the way around is open: 0.
-IN_PLACE_SECONDS = 0.1
+IN_PLACE_SECONDS = 1.0
 SETTLE_SECONDS = 0.1
 HOUSEKEEPING_SECONDS = 20.0
 
@@ -79,7 +83,9 @@ class Spec:
 class Daemon:
     """Everything that one mount consists of."""
 
-    def __init__(self, spec: Spec, settings: config.Settings, connection: Connection) -> None:
+    def __init__(
+        self, spec: Spec, settings: config.Settings, connection: Connection, store: Store | None
+    ) -> None:
         self.spec = spec
         self.settings = settings
         self.connection = connection
@@ -94,6 +100,7 @@ class Daemon:
             policies=policies,
             ignore=(settings.ignore if settings.ignore is not None else DEFAULT_IGNORE)
             + settings.ignore_more,
+            first_version=store.catalogue.highest_version() if store is not None else 0,
             limits=Limits(
                 settings.max_paths,
                 settings.max_tasks,
@@ -102,11 +109,14 @@ class Daemon:
                 settings.bulk_files,
             ),
         )
+        self.store = store
+        keeper = StoreKeeper(store, Secrets(settings.secrets)) if store is not None else None
         self.resolver = Resolver(self.guard, [CgroupPattern(c.pattern, c.task) for c in settings.cgroups])
         self.dispatch = Dispatch(
             self.guard,
             self.resolver,
             turns=Turns(settings.turn_lapse),
+            keeper=keeper,
             wait_seconds=settings.turn_wait,
             digest_limit=settings.compare_bytes,
         )
@@ -117,7 +127,7 @@ class Daemon:
             observer,
             FuseSettings(entry_timeout=lifetime, attr_timeout=lifetime),
         )
-        self.service = Service(self.dispatch, self.resolver, self.status)
+        self.service = Service(self.dispatch, self.resolver, self.status, keeper, connection.workspace_fd)
 
     def status(self) -> dict[str, Any]:
         return {
@@ -230,6 +240,22 @@ def _settings(spec: Spec) -> config.Settings:
     return config.load(own) if os.path.lexists(own) else config.Settings()
 
 
+def _store(spec: Spec, settings: config.Settings) -> Store:
+    limits = StoreLimits(
+        file_bytes=settings.keep_file_bytes,
+        age=settings.keep_age,
+        per_path=settings.keep_per_path,
+        total_bytes=settings.keep_total_bytes,
+    )
+    try:
+        return Store.open(os.path.join(spec.state_dir, "versions"), limits=limits)
+    except OSError as e:
+        raise UsageError(
+            f"kept versions cannot be stored in {spec.state_dir}: {os.strerror(e.errno or 0)}",
+            "Name another place with --state-dir.",
+        ) from None
+
+
 def _number(name: str) -> int | None:
     value = os.environ.pop(name, "")
     return int(value) if value.isdigit() else None
@@ -261,12 +287,17 @@ def main() -> int:
             spec = Spec.read(json.load(f))
         settings = _settings(spec)
         place = None if spec.mountpoint == spec.workspace else spec.mountpoint
-        connection = mount(spec.workspace, place, allow_other=spec.allow_other)
+        store = None if spec.disabled else _store(spec, settings)
         try:
-            trio.run(Daemon(spec, settings, connection).run, ready)
+            connection = mount(spec.workspace, place, allow_other=spec.allow_other)
+            try:
+                trio.run(Daemon(spec, settings, connection, store).run, ready)
+            finally:
+                registry.remove(spec.registry_file)
+                connection.close()
         finally:
-            registry.remove(spec.registry_file)
-            connection.close()
+            if store is not None:
+                store.close()
     except FsguardError as e:
         ready.say({"error": {"code": e.exit_code, "message": e.message, "hint": e.hint}})
         print(f"fsguard: {e.message}", file=sys.stderr)

@@ -13,21 +13,33 @@ from typing import Any
 from fsguard.attribution.resolver import Resolver
 from fsguard.control.server import Handler, Peer
 from fsguard.dispatch import Dispatch
+from fsguard.keeping import StoreKeeper
 from fsguard.service.base import warning_json
 from fsguard.service.leases import LeaseRequests
 from fsguard.service.records import Records
 from fsguard.service.runs import Runs
 from fsguard.service.tasks import Tasks
+from fsguard.service.versions import Versions
 from fsguard.service.warnings import Warnings
 
 __all__ = ["Service", "warning_json"]
 
 
 class Service:
-    """:param status: facts that only the daemon knows, for `status`."""
+    """All answers.
+
+    :param status: facts that only the daemon knows, for `status`.
+    :param keeper: where bytes are put by; None: nothing is kept.
+    :param root: descriptor of the backing directory.
+    """
 
     def __init__(
-        self, dispatch: Dispatch, resolver: Resolver, status: Callable[[], Mapping[str, Any]]
+        self,
+        dispatch: Dispatch,
+        resolver: Resolver,
+        status: Callable[[], Mapping[str, Any]],
+        keeper: StoreKeeper | None,
+        root: int,
     ) -> None:
         self._dispatch = dispatch
         self._resolver = resolver
@@ -37,6 +49,7 @@ class Service:
         self._records = Records(dispatch, resolver)
         self._tasks = Tasks(dispatch, resolver)
         self._leases = LeaseRequests(dispatch, resolver)
+        self._versions = Versions(dispatch, resolver, keeper, root)
 
     def handlers(self) -> dict[str, Handler]:
         """Every method of the control protocol; DESIGN.md says what each takes."""
@@ -59,6 +72,15 @@ class Service:
             "lease.release": self._leases.release,
             "lease.list": self._leases.list,
             "lease.request": self._leases.request,
+            "versions.list": self._versions.listing,
+            "versions.find": self._versions.find,
+            "versions.read": self._versions.read,
+            "versions.keep_now": self._versions.keep_now,
+            "versions.conflicts": self._versions.conflicts,
+            "versions.resolved": self._versions.resolved,
+            "versions.merge": self._versions.merge,
+            "versions.undo_plan": self._versions.undo_plan,
+            "versions.diffable": self._versions.diffable,
         }
 
     async def status(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:

@@ -181,7 +181,7 @@ class Versions(Part):
         }
 
     async def undo_plan(self, peer: Peer, params: dict[str, Any]) -> list[dict[str, Any]]:
-        """Per path the oldest content that the task destroyed since then."""
+        """Per path the oldest content that the task destroyed since then, unless it is settled."""
         task = p.text(params, "task")
         since = params.get("since") or 0.0
         if not isinstance(since, int | float):
@@ -191,7 +191,8 @@ class Versions(Part):
         store = await self._store()
         while page := store.catalogue.destroyed_by(task, float(since), after=after):
             for v in page:
-                first.setdefault(v.path, v)
+                if not v.resolved:
+                    first.setdefault(v.path, v)
             after = page[-1].id
         plan = []
         for path, v in first.items():

@@ -171,6 +171,12 @@ class Catalogue:
             "WHERE task = ? AND id > ? AND time >= ? ORDER BY id LIMIT ?", text(task), after, since, limit
         )
 
+    def highest_version(self) -> int:
+        """The highest version number on record, 0 when there is none: the next mount counts on from it."""
+        with self._lock:
+            (highest,) = self.reader.execute("SELECT max(version) FROM versions").fetchone()
+        return int(highest or 0)
+
     def count(self) -> int:
         """All versions on record, kept or not."""
         with self._lock:
