@@ -153,7 +153,7 @@ def _is_dead(path: str) -> bool:
     if top is None or top.fstype != mountinfo.FSTYPE:
         return False
     try:
-        os.stat(path)
+        os.statvfs(path)  # always asked; what stat says may be remembered from when it lived
     except OSError as error:
         return error.errno in (errno.ENOTCONN, errno.ECONNABORTED)
     return False
