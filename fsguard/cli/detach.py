@@ -79,5 +79,6 @@ def _fusermount(path: str, lazy: bool) -> None:
         raise BusyError(f"{path} is still in use")
     if "not found" in said or "not mounted" in said or "Invalid argument" in said:
         # It looks for mounts of the caller only.
-        raise RefusedError(f"{path} is no mount of yours", "who mounted it, and root, may unmount it")
+        hint = f"who mounted it may unmount it, and root: `sudo fsguard unmount {path}`"
+        raise RefusedError(f"{path} is no mount of yours", hint)
     raise FsguardError(f"cannot unmount {path}: {said or f'{program} failed'}")

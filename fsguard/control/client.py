@@ -126,8 +126,9 @@ class Client:
     def _silent(self, error: OSError) -> FsguardError:
         workspace = self._mount.workspace
         if isinstance(error, PermissionError):
+            owner = f"user {self._mount.uid}" if self._mount.uid else "root"
             return RefusedError(
-                f"the mount of {workspace} belongs to user {self._mount.uid}",
+                f"the mount of {workspace} belongs to {owner}",
                 "only who mounted it, and root, may use it",
             )
         if isinstance(error, BlockingIOError):
