@@ -10,61 +10,27 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from .catalogue import Catalogue
+from .changes import Batch, Change, Drop, Put, Set, Take
 from .content import Places
-from .journal import DROP, SET, SYNCED, Journal, put_line
+from .journal import SYNCED, Journal
 from .model import Limits
-from .retention import plan, stored_bytes
-from .rows import to_line
+from .retention import PAUSE, Housekeeper, protected
+from .rows import Row, to_line
 from .settle import Settler
-from .take import Pending, Take, Taker, why_not
+from .take import Pending, Taker, why_not
 
-__all__ = ["Background", "Drop", "Put", "Set"]
+__all__ = ["Background"]
 
 log = logging.getLogger("fsguard.versions")
 
 GATHER = 0.01  # seconds to wait for company before the disk is made busy
 RETRY = 1.0
-RETAIN_SECONDS = 300.0
-RETAIN_KEEPS = 500
+IDLE = 300.0
 HELD = 20_000
-
-
-@dataclass(slots=True)
-class Put:
-    take: Take
-
-    def line(self, number: int) -> bytes:
-        self.take.row["id"] = number
-        return put_line(self.take.row, self.take.temporary)
-
-
-@dataclass(slots=True)
-class Set:
-    ids: list[int]
-    values: dict[str, Any]
-
-    def line(self, number: int) -> bytes:
-        values = {k: v.decode("latin-1") if isinstance(v, bytes) else v for k, v in self.values.items()}
-        return to_line([number, SET, self.ids, values])
-
-
-@dataclass(slots=True)
-class Drop:
-    ids: list[int]
-
-    def line(self, number: int) -> bytes:
-        return to_line([number, DROP, self.ids])
-
-
-Change = Put | Set | Drop
-Batch = list[tuple[int, Change]]
 
 
 class Background:
@@ -91,19 +57,20 @@ class Background:
         self.clock = clock
         self.pending = Pending()
         self.taker = Taker(places, limits, self.pending)
-        self.taker.stored = stored_bytes(catalogue)
+        self._keeper = Housekeeper(catalogue, limits, places)
+        self.taker.stored = self._keeper.stored
         self._refill = refill
         self._settler = Settler(places, limits)
         self._lock = threading.Lock()  # the journal's order and the queue's are the same
         self._queue: Batch = []
+        self.in_flight: dict[int, Row] = {}  # kept, but not in the catalogue yet
         self._held: Batch = []
         self._wake = threading.Event()
         self._hurry = threading.Event()
         self._done = threading.Condition()
         self._applied = self._submitted = journal.number
         self._ending = False
-        self._keeps = 0
-        self._retained = -RETAIN_SECONDS
+        self._said = ""
         self._thread = threading.Thread(target=self._run, name="fsguard-versions", daemon=True)
 
     def start(self) -> None:
@@ -122,6 +89,8 @@ class Background:
                     change.take.row.update(kept=0, reason=why_not(e))
             self.journal.number = self._submitted = number
             self._queue.append((number, change))
+            if isinstance(change, Put):
+                self.in_flight[number] = change.take.row
         if not self._wake.is_set():
             self._wake.set()
         return number
@@ -152,7 +121,7 @@ class Background:
 
     def _run(self) -> None:
         while True:
-            self._wake.wait(RETRY if self._held else RETAIN_SECONDS)
+            self._wake.wait(RETRY if self._held else PAUSE if self._keeper.full else IDLE)
             if not self._hurry.is_set():
                 self._hurry.wait(GATHER)
             self._hurry.clear()
@@ -204,6 +173,7 @@ class Background:
         self._held = []
         puts = [change.take for _, change in batch if isinstance(change, Put)]
         for take in puts:
+            self.in_flight.pop(take.row["id"], None)
             if take.digest is not None:
                 self.pending.release(take.digest)
                 if not take.row["kept"]:
@@ -214,8 +184,9 @@ class Background:
                 self.journal.append(to_line([self.journal.number, SYNCED, last]))
             except OSError:
                 log.debug("the journal is full", exc_info=True)
-        self._keeps += len(puts)
+        self._keeper.kept([take.row for take in puts])
         self._collect(dropped)
+        self._said = ""
         with self._done:
             self._applied = last
             self._done.notify_all()
@@ -230,8 +201,9 @@ class Background:
                         self.catalogue.put(take.row)
                     case Set(ids, values):
                         self.catalogue.change(ids, values)
-                    case Drop(ids):
-                        dropped |= self.catalogue.drop(ids)
+                    case Drop(ids, gentle):
+                        spared = protected(self.catalogue) if gentle else set()
+                        dropped |= self.catalogue.drop(set(ids) - spared)
             self.catalogue.set_fact("applied", last)
         return dropped
 
@@ -284,26 +256,25 @@ class Background:
                         break
                     if not self.places.move_away(self.places.name(tree, digest), gone):
                         continue
+                st = self.places.stat(gone)
+                self._keeper.stored -= st.st_size if st is not None else 0
                 self.places.unlink(gone)  # takes its time for a large file
 
     # ---- housekeeping and trouble ----
 
     def _tidy(self) -> None:
-        now = time.monotonic()
-        if self._keeps >= RETAIN_KEEPS or now - self._retained >= RETAIN_SECONDS:
-            self._keeps, self._retained = 0, now
-            ids, more = plan(self.catalogue, self.limits, self.places, self.clock())
-            if ids:
-                self.submit(Drop(ids))
-            if more:
-                self._keeps = RETAIN_KEEPS
-            self.taker.stored = stored_bytes(self.catalogue)
+        ids = self._keeper.due(self.clock())
+        if ids:
+            self.submit(Drop(ids, gentle=True))
+        self.taker.stored = self._keeper.stored
         if self.journal.long:
             self.journal.snapshot(self.catalogue.rows(), self._applied)
 
     def _wait(self, error: Exception) -> None:
         """Try again later; what was not kept anyway is forgotten first when that becomes too much."""
-        log.warning("the store of versions is waiting: %s", error)
+        if str(error) != self._said:
+            self._said = str(error)
+            log.warning("the store of versions is waiting: %s", error)
         if len(self._held) > HELD:
             kept = [b for b in self._held if not isinstance(b[1], Put) or b[1].take.row["kept"]]
             self._held = kept or self._held[-1:]

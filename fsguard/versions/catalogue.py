@@ -16,7 +16,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -86,6 +86,7 @@ class Catalogue:
             os.fsdecode(self.path), timeout=5.0, isolation_level=None, check_same_thread=False
         )
         connection.execute("PRAGMA trusted_schema = 0")
+        connection.execute("PRAGMA temp_store = MEMORY")
         return connection
 
     def close(self) -> None:
@@ -217,7 +218,7 @@ class Catalogue:
                 f"UPDATE versions SET {what} WHERE id = ?", [[*given, id_] for id_ in ids]
             )
 
-    def drop(self, ids: Sequence[int]) -> set[bytes]:
+    def drop(self, ids: Iterable[int]) -> set[bytes]:
         """Forget versions; returns the content that they had, which others may have too."""
         dropped = set()
         for id_ in ids:

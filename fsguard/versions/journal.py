@@ -29,7 +29,7 @@ __all__ = ["DROP", "PUT", "SET", "SYNCED", "Journal", "put_line", "row_of"]
 
 #: What a line says: a version was kept [number, PUT, values, name in tmp/ or None];
 #: columns change [number, SET, ids, {column: value}]; versions are gone
-#: [number, DROP, ids]; all up to a number is durable [number, SYNCED, number].
+#: [number, DROP, ids, 1 to leave what is protected]; all up to a number is durable [number, SYNCED, number].
 PUT, SET, DROP, SYNCED = "put", "set", "drop", "synced"
 SEGMENT_BYTES = 4 << 20
 LONG_BYTES = 16 << 20

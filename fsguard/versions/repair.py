@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from .catalogue import Catalogue
+from .changes import Take
 from .content import Places
 from .journal import DROP, PUT, SET, SYNCED, Journal, row_of
 from .model import Facts, Limits
+from .retention import protected
 from .rows import Row, blank
 from .settle import Settler
-from .take import Pending, Take, Taker
+from .take import Pending, Taker
 
 __all__ = ["fill_anew", "open_catalogue", "repair", "replay"]
 
@@ -176,7 +178,8 @@ def _apply(catalogue: Catalogue, taker: Taker, entry: list[Any], doubtful: dict[
                 values["digest"] = values["digest"].encode("latin-1")
             catalogue.change(entry[2], values)
         elif what == DROP:
-            catalogue.drop(entry[2])
+            gentle = len(entry) > 3 and entry[3]
+            catalogue.drop(set(entry[2]) - protected(catalogue) if gentle else entry[2])
     except (ValueError, TypeError, IndexError, sqlite3.IntegrityError, sqlite3.InterfaceError):
         log.warning("left out of the catalogue of versions: %.200r", entry)
 

@@ -26,14 +26,14 @@ from collections.abc import Callable, Iterable
 
 from fsguard.errors import BusyError
 
-from .background import Background, Drop, Put, Set
+from .background import Background
 from .catalogue import Catalogue
+from .changes import Drop, Put, Set, Take
 from .content import CHUNK, Places, digest_of_fd
 from .journal import Journal
 from .model import DamagedError, Facts, Kept, Limits, NotKeptError, Source, Version
 from .repair import fill_anew, open_catalogue
-from .rows import blank
-from .take import Take
+from .rows import blank, to_version
 
 __all__ = ["Store"]
 
@@ -170,10 +170,12 @@ class Store:
     def read(self, id_: int, offset: int = 0, size: int = -1) -> bytes:
         """Up to `size` bytes at `offset` of a version's content (of a symlink: of its target); -1: all.
 
+        This works at once, also before the version is durable and visible in the catalogue.
+
         :raises NotKeptError: there is no such version, or its content was not kept.
         :raises DamagedError: the content is not what was kept.
         """
-        version = self.catalogue.get(id_)
+        version = self._find(id_)
         if version is None:
             raise NotKeptError(f"there is no version number {id_} in the store")
         if not version.kept:
@@ -182,6 +184,12 @@ class Store:
             target = version.target or b""
             return target[offset:] if size < 0 else target[offset : offset + size]
         return self._read(version, offset, version.size if size < 0 else size)
+
+    def _find(self, id_: int) -> Version | None:
+        row = self._background.in_flight.get(id_)
+        if row is not None and row["digest"] is not None:
+            return to_version(list(row.values()))
+        return self.catalogue.get(id_)
 
     def _read(self, version: Version, offset: int, size: int) -> bytes:
         damaged = DamagedError(

@@ -17,30 +17,17 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from .changes import Take
 from .content import Places, TooLargeError, clone, copy, digest_of, digest_of_target, write_all
 from .model import Facts, Limits, Source
 from .rows import Row, blank, number, xattrs_text
 
-__all__ = ["Pending", "Take", "Taker", "size_text", "why_not"]
+__all__ = ["Pending", "Taker", "size_text", "why_not"]
 
 log = logging.getLogger("fsguard.versions")
 
 SMALL = 64 << 10
 _NO_CLONE = {errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS, errno.EPERM}
-
-
-@dataclass(slots=True)
-class Take:
-    """What was taken: a version, and where its content lies.
-
-    `temporary`: name in tmp/ of content whose digest is still to be computed; it
-    begins with "l" when it is a hard link. `digest`: counted in `Pending`, and to
-    be released once the version is in the catalogue.
-    """
-
-    row: Row
-    temporary: bytes | None = None
-    digest: bytes | None = None
 
 
 @dataclass(slots=True)
