@@ -4,7 +4,7 @@ import io
 import os
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fsguard.cli import terminal
@@ -30,6 +30,7 @@ def test_what_does_not_simply_print_is_spelled_out(text, shown):
     assert terminal.shown(text) == shown
 
 
+@settings(deadline=None)
 @given(st.text() | st.binary().map(os.fsdecode))
 def test_the_result_prints_on_one_line_in_any_case(text):
     shown = terminal.shown(text)
@@ -40,6 +41,7 @@ def test_the_result_prints_on_one_line_in_any_case(text):
     assert lines.count("\n") == text.count("\n")
 
 
+@settings(deadline=None)
 @given(st.text(max_size=200), st.integers(2, 80))
 def test_cutting_says_that_it_cut(text, limit):
     cut = terminal.cut(text, limit)

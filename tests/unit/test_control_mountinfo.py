@@ -1,6 +1,6 @@
 """Reading /proc/self/mountinfo as text."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fsguard.control import mountinfo
@@ -48,6 +48,7 @@ def test_this_system_has_a_root():
     assert mountinfo.top_at("/", mountinfo.read()) is not None
 
 
+@settings(deadline=None)
 @given(st.text(max_size=200))
 def test_any_text_is_read_without_an_error(text):
     mountinfo.parse(text)

@@ -4,7 +4,7 @@ import json
 import os
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fsguard.control.protocol import (
@@ -30,6 +30,7 @@ values = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**53 - 1), st.dictionaries(names, values, max_size=4))
 def test_a_request_survives_with_any_file_name(number, params):
     line = encode_request(Request(number, "task.list", params))
@@ -38,6 +39,7 @@ def test_a_request_survives_with_any_file_name(number, params):
     assert (back.id, back.method, back.params) == (number, "task.list", params)
 
 
+@settings(deadline=None)
 @given(values)
 def test_answers_survive(value):
     result = decode_answer(encode_answer(Result(3, value)))
@@ -53,6 +55,7 @@ def test_a_failure_survives_with_and_without_a_hint():
         assert (back.id, back.code, back.message, back.hint) == (9, 4, "busy", hint)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300))
 def test_garbage_is_a_protocol_error_and_nothing_else(line):
     for decode in (decode_request, decode_answer):
@@ -116,6 +119,7 @@ def test_a_request_that_no_server_takes_is_refused_at_home():
         encode_request(Request(1, "check", {"paths": ["x" * MAX_REQUEST]}))
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=30).map(lambda b: b.replace(b"\n", b"")), max_size=8), st.data())
 def test_lines_are_the_same_however_the_stream_is_cut(lines, data):
     stream = b"".join(line + b"\n" for line in lines)
