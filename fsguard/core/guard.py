@@ -226,8 +226,8 @@ class Guard:
         state = self.ledger.find(path)
         last = state.writers[-1] if state is not None and state.writers else None
         own = last is not None and last.task is not None and last.task is actor.task
-        if act is Act.MOVE_AWAY:
-            return state is not None and (any(w.task is not actor.task for w in state.writers) or not own)
+        if act is Act.MOVE_AWAY:  # not of a temporary file that takes its place
+            return not own or (state is not None and any(w.task is not actor.task for w in state.writers))
         alone = len(self.tasks) <= (1 if actor.task is not None else 0)
         return len(self.tasks) > 0 and not (own and alone and act in (Act.DELETE, Act.APPEND))
 
@@ -571,7 +571,7 @@ class Guard:
         finding = judge(state, actor, Act.CREATE if state.absent else Act.TRUNCATE)
         if finding is None or finding.kind.severity == NOTE:
             return None
-        return finding, wording.sentence(finding, path, "a write now", False)
+        return finding, wording.sentence(finding, path, "", False)
 
     def stale_reads(self, task: Task, by: Task | None = None) -> list[bytes]:
         """Paths that `task` has read and others (or only `by` and below) changed since."""

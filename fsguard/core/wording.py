@@ -135,12 +135,15 @@ def sentence(
     more: int = 0,
     waited: float | None = None,
 ) -> str:
-    """The warning for `finding`; `command` is the warned task's own, `more` counts further paths.
+    """The warning for `finding`; `more` counts further paths.
+
+    `command` is the warned task's own; empty: it is only asked what would be.
 
     `waited`: for a collision, the seconds for which the turn was waited for in vain.
     """
     p = show_path(path)
-    mine, does, read = quote(command), _ACT[finding.act], _read(finding, p)
+    mine = quote(command) if command else "a write now"
+    does, read = _ACT[finding.act], _read(finding, p)
     if finding.kind is Kind.PARTIAL_VIEW:
         return f"{mine} {does} {p} as a whole; {read}, and only a part of it.{_also(more)}"
     if finding.kind is Kind.CONCURRENT_WRITE:

@@ -129,10 +129,23 @@ class Runs(Part):
     def forget_runs(self) -> None:
         """Drop the runs that have ended and left no process behind."""
         for run in list(self._resolver.runs.values()):
-            if run.ended and (run.cgroup is None or not os.path.isdir(run.cgroup)):
+            if run.ended and (run.cgroup is None or _removed(run.cgroup)):
                 self._resolver.forget_run(run)
             elif not run.ended and self._resolver.process_start(run.pid) != run.start:
                 starter = self._began.get(run.token)
                 if starter is None or self._resolver.process_start(starter.pid) is None:
                     run.ended, run.command.ended = True, time.time()
                     self._began.pop(run.token, None)
+
+
+def _removed(cgroup: str) -> bool:
+    """True when the control group is gone, now that no process is left in it."""
+    if not os.path.basename(cgroup).startswith("fsguard-"):
+        return not os.path.isdir(cgroup)
+    try:
+        os.rmdir(cgroup)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False  # background processes live on in it
+    return True
