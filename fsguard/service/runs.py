@@ -140,8 +140,9 @@ class Runs(Part):
 
 def _removed(cgroup: str) -> bool:
     """True when the control group is gone, now that no process is left in it."""
-    if not os.path.basename(cgroup).startswith("fsguard-"):
-        return not os.path.isdir(cgroup)
+    path = os.path.normpath(cgroup)
+    if not path.startswith("/sys/fs/cgroup/") or not os.path.basename(path).startswith("fsguard-"):
+        return not os.path.isdir(cgroup)  # named by the caller: not ours to remove
     try:
         os.rmdir(cgroup)
     except FileNotFoundError:
