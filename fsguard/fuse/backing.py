@@ -15,7 +15,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from errno import ELOOP, EMFILE, ENFILE, ENOENT, ENOTDIR, ENXIO, ESTALE
+from errno import EISDIR, ELOOP, EMFILE, ENFILE, ENOENT, ENOTDIR, ENXIO, ESTALE
 from typing import TYPE_CHECKING
 
 from .reaper import Reaper
@@ -32,7 +32,8 @@ _ANY = O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: should a FIFO have taken the file's place since it was looked at,
 # the daemon must not wait for its other end. No effect on regular files.
 _FILE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-_GONE = {ENOENT, ENOTDIR, ELOOP, ENXIO}
+# ENXIO: a socket or a FIFO is there now; EISDIR: a directory.
+_GONE = {ENOENT, ENOTDIR, ELOOP, ENXIO, EISDIR}
 
 
 def proc_path(fd: int) -> bytes:

@@ -38,7 +38,7 @@ def _unescape(text: str) -> str:
 def parse(text: str, kinds: str = FSTYPE) -> list[Mount]:
     """The lines of /proc/self/mountinfo whose filesystem type begins with `kinds`."""
     mounts = []
-    for line in text.splitlines():
+    for line in text.split("\n"):  # not splitlines: names may hold any character but newline
         fields = line.split(" ")
         try:
             dash = fields.index("-", 6)
