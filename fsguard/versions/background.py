@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -21,7 +22,7 @@ from .model import Limits
 from .retention import PAUSE, Housekeeper, protected
 from .rows import Row, to_line
 from .settle import Settler
-from .take import Pending, Taker, why_not
+from .take import Pending, Taker, is_full, why_not
 
 __all__ = ["Background"]
 
@@ -29,6 +30,7 @@ log = logging.getLogger("fsguard.versions")
 
 GATHER = 0.01  # seconds to wait for company before the disk is made busy
 RETRY = 1.0
+RENEW_PAUSE = 30.0
 IDLE = 300.0
 HELD = 20_000
 
@@ -70,6 +72,7 @@ class Background:
         self._done = threading.Condition()
         self._applied = self._submitted = journal.number
         self._ending = False
+        self._renewed = -RENEW_PAUSE
         self._said = ""
         self._thread = threading.Thread(target=self._run, name="fsguard-versions", daemon=True)
 
@@ -121,7 +124,9 @@ class Background:
 
     def _run(self) -> None:
         while True:
-            self._wake.wait(RETRY if self._held else PAUSE if self._keeper.full else IDLE)
+            self._wake.wait(
+                RETRY if self._held or self.catalogue.damaged else PAUSE if self._keeper.full else IDLE
+            )
             if not self._hurry.is_set():
                 self._hurry.wait(GATHER)
             self._hurry.clear()
@@ -134,16 +139,16 @@ class Background:
     def _round(self) -> None:
         try:
             self._held += self._next()
+            if self.catalogue.damaged:
+                self._renew()
             if self._held:
                 self._carry_over()
-            if self.catalogue.damaged:
-                raise sqlite3.DatabaseError("a query said so")
             self._tidy()
         except sqlite3.Error as e:
             if self.catalogue.is_damage(e):
-                self._renew(e)
-            else:
-                self._wait(e)
+                log.error("the catalogue of versions is damaged: %s", e)
+                self.catalogue.damaged = True
+            self._wait(e)
         except OSError as e:
             self._wait(e)
         except Exception:
@@ -227,6 +232,8 @@ class Background:
                 try:
                     done = self.taker.finish(take, partial(self._digested, take.row["id"]))
                 except OSError as e:
+                    if is_full(e):
+                        raise  # what is in tmp/ can wait for better times
                     self._lost([take], e)
                     continue
                 take.digest, take.temporary = done.digest, None
@@ -279,9 +286,10 @@ class Background:
             kept = [b for b in self._held if not isinstance(b[1], Put) or b[1].take.row["kept"]]
             self._held = kept or self._held[-1:]
 
-    def _renew(self, error: sqlite3.Error) -> None:
-        log.error("the catalogue of versions is damaged (%s): it is filled anew from the journal", error)
-        try:
-            self._refill(self._applied)
-        except (sqlite3.Error, OSError) as e:
-            self._wait(e)
+    def _renew(self) -> None:
+        """Fill a damaged catalogue anew; not too often, should that fail."""
+        if time.monotonic() < self._renewed + RENEW_PAUSE:
+            raise OSError("the catalogue is damaged")
+        self._renewed = time.monotonic()
+        log.error("the catalogue of versions is filled anew from the journal")
+        self._refill(self._applied)

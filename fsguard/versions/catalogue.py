@@ -94,12 +94,13 @@ class Catalogue:
             self.reader.close()
             self.writer.close()
 
-    def renew(self, move_away: Callable[[], None]) -> None:
-        """Begin again with an empty file, after `move_away` took the old one's name away."""
+    def renew(self, swap: Callable[[], None]) -> None:
+        """Go on with another file of the same name, which `swap` puts there."""
         with self._lock:
             self.reader.close()
             self.writer.close()
-            move_away()
+            self.damaged = True
+            swap()
             self._open()
             self.damaged = False
 

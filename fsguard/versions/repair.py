@@ -24,6 +24,8 @@ __all__ = ["fill_anew", "open_catalogue", "repair", "replay"]
 log = logging.getLogger("fsguard.versions")
 
 NAME = b"catalogue.sqlite3"
+NEW = b"catalogue-new.sqlite3"
+SUFFIXES = (b"", b"-wal", b"-shm", b"-journal")
 LOST = "it was lost when fsguard or the machine stopped"
 ASIDES = 3  # damaged catalogues that are left for whoever wants to look at them
 
@@ -56,11 +58,10 @@ def open_catalogue(places: Places, limits: Limits, journal: Journal, now: float)
 def _check(
     catalogue: Catalogue, places: Places, limits: Limits, journal: Journal, anew: bool, now: float
 ) -> None:
+    (found,) = catalogue.writer.execute("PRAGMA quick_check(1)").fetchone()
+    if found != "ok":
+        raise sqlite3.DatabaseError(found)
     clean = bool(catalogue.fact("clean"))
-    if not clean:
-        (found,) = catalogue.writer.execute("PRAGMA quick_check(1)").fetchone()
-        if found != "ok":
-            raise sqlite3.DatabaseError(found)
     applied = catalogue.fact("applied")
     journal.damaged = anew or (bool(applied) and not journal.segments())  # somebody removed it
     journal.number = replay(places, limits, journal, catalogue, applied)
@@ -73,16 +74,27 @@ def _check(
 def fill_anew(
     places: Places, limits: Limits, journal: Journal, catalogue: Catalogue, upto: int, now: float
 ) -> None:
-    """Set the file of an open catalogue aside and fill a new one from the lines up to number `upto`."""
-    catalogue.renew(lambda: set_aside(places, now))
-    replay(places, limits, journal, catalogue, 0, upto)
+    """Fill a new file from the lines up to number `upto`, and put it in place of an open catalogue's."""
+    for suffix in SUFFIXES:
+        places.unlink(NEW + suffix)
+    fresh = Catalogue(places.directory + b"/" + NEW)
+    try:
+        replay(places, limits, journal, fresh, 0, upto)
+    finally:
+        fresh.close()
+
+    def swap() -> None:
+        set_aside(places, now)
+        places.rename(NEW, NAME)
+
+    catalogue.renew(swap)
     journal.damaged = True
 
 
 def set_aside(places: Places, now: float) -> None:
     directory = b"aside-%012d" % int(now)
     os.makedirs(places.directory + b"/" + directory, 0o700, exist_ok=True)
-    for suffix in (b"", b"-wal", b"-shm", b"-journal"):
+    for suffix in SUFFIXES:
         places.move_away(NAME + suffix, directory + b"/" + NAME + suffix)
     asides = sorted(n for n in os.listdir(places.directory) if n.startswith(b"aside-"))
     for old in asides[:-ASIDES]:

@@ -4,12 +4,15 @@ First write-back is begun for all files, then each is synced, then the directori
 with their names. Many files are synced by one syncfs(2): each fsync(2) waits for
 a flush of the disk's own cache, about a millisecond.
 
-On ext4 (data=ordered) a sync commits the running transaction, which usually is
-the very one that the destructive step of the user belongs to: the new names of
-the store and the loss of the old content reach the disk together, and the data of
-new files is written before the transaction that refers to it. So there is little
-to lose by a power cut between the destructive step and this one; on filesystems
-without that order it is what was destroyed in the last moments.
+On ext4 (data=ordered) the sync of a copy writes its data and then commits the
+running transaction, which usually is the very one that the destructive step of
+the user belongs to: the loss of the old content reaches the disk no sooner than
+the copy does. A hard link is in that transaction itself, so nothing can come
+between. A copy is lost by a power cut if somebody else had the transaction
+committed (a timer does every 5 s) in the few milliseconds before the sync: the
+blocks of a new file are chosen late, and a transaction does not wait for those
+that are not chosen yet. To close that gap `Store.keep` would have to sync before
+every destructive step, while a process waits.
 """
 
 from __future__ import annotations

@@ -55,7 +55,11 @@ class Store:
         self._lock_fd = lock_fd
         self._journal = Journal(places)
         catalogue = open_catalogue(places, limits, self._journal, clock())
-        self._journal.start(self._journal.number, resume=True)
+        try:
+            self._journal.start(self._journal.number, resume=True)
+            places.sync_dir(b"")
+        except OSError:
+            log.exception("the journal of versions cannot be written")
         self._background = Background(
             places,
             self._journal,

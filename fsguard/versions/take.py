@@ -22,7 +22,7 @@ from .content import Places, TooLargeError, clone, copy, digest_of, digest_of_ta
 from .model import Facts, Limits, Source
 from .rows import Row, blank, number, xattrs_text
 
-__all__ = ["Pending", "Taker", "size_text", "why_not"]
+__all__ = ["Pending", "Taker", "is_full", "size_text", "why_not"]
 
 log = logging.getLogger("fsguard.versions")
 
@@ -62,9 +62,13 @@ def size_text(size: int) -> str:
     return f"{size} bytes"
 
 
+def is_full(error: OSError) -> bool:
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 def why_not(error: OSError) -> str:
     """The end of the sentence "… was not kept: ", for a failure of the store."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if is_full(error):
         return "disk full"
     return f"the store failed: {_strerror(error)}"
 
@@ -186,7 +190,7 @@ class Taker:
             if self._has(digest, size):
                 self.places.unlink(b"tmp/" + name)
             else:
-                self._move(name, digest)
+                self.places.rename(b"tmp/" + name, self.places.name(_tree(name), digest))
         except BaseException:
             self.pending.release(digest)
             raise
@@ -262,12 +266,15 @@ class Taker:
             os.close(target)
 
     def _move(self, name: bytes, digest: bytes) -> None:
-        tree = b"linked" if name.startswith(b"l") else b"blobs"
         try:
-            self.places.rename(b"tmp/" + name, self.places.name(tree, digest))
+            self.places.rename(b"tmp/" + name, self.places.name(_tree(name), digest))
         except BaseException:
             self.places.unlink(b"tmp/" + name)
             raise
+
+
+def _tree(temporary: bytes) -> bytes:
+    return b"linked" if temporary.startswith(b"l") else b"blobs"
 
 
 def _describe(row: Row, st: os.stat_result) -> None:
