@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,13 @@ import pytest
 from tests.kit.abilities import need_mount
 from tests.kit.mounting import Workspace, leftovers
 from tests.kit.posix import Places
+
+
+def pytest_configure() -> None:
+    """A shell's background job has SIGINT and SIGQUIT ignored, and hands that on: tests send them."""
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL if number == signal.SIGQUIT else signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
