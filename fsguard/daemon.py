@@ -120,6 +120,9 @@ class Daemon:
             wait_seconds=settings.turn_wait,
             digest_limit=settings.compare_bytes,
         )
+        self.dispatch.waiting.announced = lambda: [
+            (call.task, call.path) for call in self.resolver.announced if call.writes
+        ]
         observer: Observer = NullObserver() if spec.disabled else self.dispatch
         lifetime = IN_PLACE_SECONDS if connection.in_place else 0.0
         self.operations = Operations(

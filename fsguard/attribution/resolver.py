@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fsguard.attribution import cgroup, procfs
+from fsguard.attribution.announced import Announced
 from fsguard.core.guard import Guard
 from fsguard.core.model import Actor, Command, Process, Task
 
@@ -36,7 +37,7 @@ MAX_NAME = 200
 _ENDING = sum(
     1 << (n - 1) for n in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 )
-_VARIABLES = (b"FSGUARD_TASK", b"FSGUARD_PARENT", b"FSGUARD_RUN", b"FSGUARD_DISABLE")
+_VARIABLES = (b"FSGUARD_TASK", b"FSGUARD_PARENT", b"FSGUARD_RUN", b"FSGUARD_DISABLE", b"FSGUARD_INTENT")
 
 
 @dataclass(slots=True, eq=False)
@@ -81,6 +82,7 @@ class Resolver:
         self._threads: OrderedDict[int, tuple[int, int]] = OrderedDict()
         self._known: OrderedDict[int, _Known] = OrderedDict()
         self._processes: OrderedDict[int, Process] = OrderedDict()
+        self.announced = Announced()
         self.runs: dict[str, Run] = {}
         self._pids: dict[tuple[int, int], Run] = {}
         self.means: Counter[str] = Counter()
@@ -101,8 +103,17 @@ class Resolver:
 
     # -- lookup ---------------------------------------------------------------
 
-    def actor(self, tid: int) -> Actor:
-        """Who thread `tid` (0: nobody we can see) works for."""
+    def actor(self, tid: int, paths: Sequence[bytes] = ()) -> Actor:
+        """Who thread `tid` (0: nobody we can see) works for.
+
+        `paths`: what it is about to touch, for the tool calls that are announced.
+        """
+        actor = self._actor(tid)
+        if paths and len(self.announced):
+            return self.announced.find(actor.process, paths, self._clock()) or actor
+        return actor
+
+    def _actor(self, tid: int) -> Actor:
         if tid <= 0:
             return self._nobody
         pid = self.tgid(tid)
@@ -203,6 +214,8 @@ class Resolver:
                 self._guard.tasks.adopt(task, self._task(_name(parent), now))
             elif run is not None:
                 self._guard.tasks.adopt(task, run.task)
+            if b"FSGUARD_INTENT" in env:
+                task.intent = env[b"FSGUARD_INTENT"].decode("utf-8", "replace")[:400]
         elif run is not None:
             task, command = self._task(run.task.id, now), run.command
         else:

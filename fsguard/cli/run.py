@@ -72,6 +72,7 @@ def _guarded(mount: Mount, args: Any, command: list[str], token: str, group: str
                 task=args.task,
                 parent=args.parent,
                 name=args.name,
+                intent=args.intent,
                 argv=[word[:1000] for word in command[:64]],  # for sentences; a request has its limit
                 pid=child.pid,
                 cgroup=joined,
@@ -127,13 +128,15 @@ def _arguments(argv: list[str]) -> tuple[Any, list[str]]:
         ],
     )
     parser.usage = (
-        "fsguard run --task ID [--parent ID] [--name TEXT] [--workspace W] [--report FILE] -- COMMAND..."
+        "fsguard run --task ID [--parent ID] [--name TEXT] [--intent TEXT]"
+        " [--workspace W] [--report FILE] -- COMMAND..."
     )
     parser.add_argument("--task", metavar="ID", required=True, type=task_id, help="the task that acts")
     parser.add_argument(
         "--parent", metavar="ID", type=task_id, help="the task that made it (default: whose run this is in)"
     )
-    parser.add_argument("--name", metavar="TEXT", help="what others are told it is about")
+    parser.add_argument("--name", metavar="TEXT", help="its role, as others are told")
+    parser.add_argument("--intent", metavar="TEXT", help="what it is about, as others are told")
     parser.add_argument(
         "--report", metavar="FILE", help="write warnings and the exact footprint there, as JSON"
     )

@@ -29,7 +29,7 @@ class Looks:
         look = Look(
             version=state.version,
             time=now,
-            partial=partial,
+            partial=partial or command.partial,
             command=command,
             before=_before(old, actor),
             noted=old.noted if old is not None else 0,

@@ -73,12 +73,14 @@ class Act(Enum):
 class Task:
     """An agent's task ID and its place in the tree of tasks.
 
+    `name` is its role, `intent` what it is about, both in its own words.
     `floor`: versions up to here are never held against the task as "never
     read" (it was known before, and forgotten).
     """
 
     id: str
     name: str | None = None
+    intent: str | None = None
     parent: Task | None = None
     children: dict[str, Task] = field(default_factory=dict)
     started: float = 0.0
@@ -120,6 +122,7 @@ class Command:
     A command that opens very many files for reading (`grep -r`) is *bulk*: its
     reads say nothing about what the agent has looked at. `renewed` remembers
     the looks it replaced so far, to take them back when it turns out bulk.
+    `partial`: a tool call that said it reads only a range.
     """
 
     key: str
@@ -128,6 +131,7 @@ class Command:
     started: float = 0.0
     ended: float | None = None
     bulk: bool = False
+    partial: bool = False
     opened: int = 0
     last_opened: float = 0.0
     renewed: dict[PathState, tuple[Look | None, Look]] = field(default_factory=dict)

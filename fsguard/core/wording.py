@@ -63,10 +63,13 @@ def show_path(path: bytes) -> str:
 def _who(write: Write, now: float | None = None) -> str:
     if write.task is None:
         return f"{quote(write.process.name or 'a process', 40)} (pid {write.process.pid or '?'}, no task)"
-    name = quote(write.task.id, 80)
-    if write.task.ended is not None:
-        return f"task {name} (ended at {clock(write.task.ended)})"
-    return f"task {name}"
+    task = write.task
+    about = [quote(task.name, 40)] if task.name else []
+    if task.intent:
+        about.append(f"working on {quote(task.intent, 100)}")
+    if task.ended is not None:
+        about.append(f"ended at {clock(task.ended)}")
+    return f"task {quote(task.id, 80)}" + (f" ({', '.join(about)})" if about else "")
 
 
 def _authors(writes: Sequence[Write]) -> list[Write]:

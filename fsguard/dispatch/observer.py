@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 from fsguard.core.guard import Change as Edit
@@ -72,7 +72,7 @@ class Dispatch:
         if state is None or not state.absent or not state.looks:
             return
         if self.processes.opens_for_reading(caller.tid):
-            self.guard.looked_absent(self.processes.actor(caller.tid), path, self.clock())
+            self.guard.looked_absent(self.processes.actor(caller.tid, (path,)), path, self.clock())
 
     def readlink(self, caller: Caller, file: FileView) -> None:
         """Following a link is not looking at it; nothing to record."""
@@ -80,7 +80,7 @@ class Dispatch:
     # -- open files -----------------------------------------------------------
 
     async def open(self, caller: Caller, file: FileView, flags: int) -> Session:
-        actor = self.processes.actor(caller.tid)
+        actor = self.processes.actor(caller.tid, file.paths())
         session = OpenFile(self, actor, caller.tid, flags)
         truncates = bool(flags & os.O_TRUNC)
         if session.writable or truncates:
@@ -100,7 +100,7 @@ class Dispatch:
         return session
 
     async def create(self, caller: Caller, path: bytes, flags: int) -> Session:
-        actor = self.processes.actor(caller.tid)
+        actor = self.processes.actor(caller.tid, (path,))
         session = OpenFile(self, actor, caller.tid, flags)
         session.creating = path
         session.collided = await self.waiting.enter(session, path, caller, Act.CREATE, None)
@@ -187,7 +187,7 @@ class Dispatch:
     # -- single changes -------------------------------------------------------
 
     def changing(self, caller: Caller, change: Change) -> AbstractContextManager[object]:
-        actor = self.processes.actor(caller.tid)
+        actor = self.processes.actor(caller.tid, _paths(change))
         match change:
             case Truncated():
                 return self._truncate(actor, change)
@@ -311,3 +311,17 @@ class Dispatch:
         if self.keeper is not None:
             for kept in needless:
                 self.keeper.needless(kept)
+
+
+def _paths(change: Change) -> Sequence[bytes]:
+    match change:
+        case Truncated():
+            return change.file.paths()
+        case Removed() | Made():
+            return (change.path,)
+        case Renamed():
+            return (change.target, change.source)
+        case Exchange():
+            return (change.first, change.second)
+        case Linked():
+            return (change.target,)

@@ -92,7 +92,7 @@ class OpenFile:
         ):
             # An O_RDWR open becomes a look with its first READ; a look at the
             # open is made anew when the file changed before the first byte was taken.
-            actor = self.actor if tid in (0, self.tid) else self._dispatch.processes.actor(tid)
+            actor = self.actor if tid in (0, self.tid) else self._dispatch.processes.actor(tid, paths)
             guard.looked(actor, paths, self._dispatch.clock())
 
     def _looked_at(self, state: PathState) -> int:
@@ -144,7 +144,7 @@ class OpenFile:
             return cached[0]
         if tid == 0:
             return self.edit_of(self._dispatch.mapping_owner(self, file))
-        actor = self._dispatch.processes.actor(tid)
+        actor = self._dispatch.processes.actor(tid, file.paths())
         if actor.process.pid == 0:
             actor = self.actor  # cannot be resolved: counts as the opener
         edit = self.edit_of(actor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from fsguard.core.guard import Keeping
@@ -39,8 +40,12 @@ class Keeper(Protocol):
 class Processes(Protocol):
     """Who is behind a thread id, and what it is about."""
 
-    def actor(self, tid: int) -> Actor:
-        """The process and its task; never fails (then it is nobody, external)."""
+    def actor(self, tid: int, paths: Sequence[bytes] = ()) -> Actor:
+        """The process and its task; never fails (then it is nobody, external).
+
+        `paths`: what it is about to do something to; a tool call that an agent
+        has announced for them counts as the task's that announced it.
+        """
 
     def opens_for_reading(self, tid: int) -> bool:
         """True when the thread sits in an open(2) that wants to read, not to create."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import trio
@@ -62,6 +62,7 @@ class Waiting:
         self._clock = clock
         self.now: Callable[[], float] = time.monotonic
         self.leases = Leases(self._writing)
+        self.announced: Callable[[], Iterable[tuple[Task, bytes]]] = tuple
         self._waits: dict[Ticket, _Wait] = {}
         self._by_request: dict[int, _Wait] = {}
 
@@ -159,6 +160,9 @@ class Waiting:
                 for holder in turn.tasks:
                     if not holder.related(task):
                         return holder.id
+        for writer, path in self.announced():  # not yet approved, perhaps; in progress all the same
+            if patterns(path) and not writer.related(task):
+                return writer.id
         return None
 
     async def _until_ready(self, wait: _Wait, ticket: Ticket, end: float) -> str:

@@ -19,6 +19,7 @@ from fsguard.service.leases import LeaseRequests
 from fsguard.service.records import Records
 from fsguard.service.runs import Runs
 from fsguard.service.tasks import Tasks
+from fsguard.service.tools import Tools
 from fsguard.service.versions import Versions
 from fsguard.service.warnings import Warnings
 
@@ -49,6 +50,7 @@ class Service:
         self._records = Records(dispatch, resolver)
         self._tasks = Tasks(dispatch, resolver)
         self._leases = LeaseRequests(dispatch, resolver)
+        self._tools = Tools(dispatch, resolver)
         self._versions = Versions(dispatch, resolver, keeper, root)
 
     def handlers(self) -> dict[str, Handler]:
@@ -63,6 +65,9 @@ class Service:
             "who": self._records.who,
             "check": self._records.check,
             "note": self._records.note,
+            "tool.begin": self._tools.tool_begin,
+            "tool.end": self._tools.tool_end,
+            "task.start": self._tools.task_start,
             "task.list": self._tasks.task_list,
             "task.show": self._tasks.task_show,
             "task.end": self._tasks.task_end,

@@ -53,6 +53,7 @@ class Runs(Part):
             above = task.parent.id if task.parent is not None else name
             raise UsageError(f"task {name!r} cannot become a child of {parent.id!r}: it is below {above!r}")
         task.name = p.optional_text(params, "name") or task.name
+        task.intent = (p.optional_text(params, "intent") or task.intent or "")[:400] or None
         task.ended = None
         task.runs += 1
         command = Command(token, argv_text(argv), task, now)

@@ -22,6 +22,7 @@ class Tasks(Part):
         return {
             "task": task.id,
             "name": task.name,
+            "intent": task.intent,
             "parent": task.parent.id if task.parent is not None else None,
             "children": sorted(task.children),
             "state": "ended" if task.ended is not None else "running" if running else "idle",

@@ -1,0 +1,78 @@
+"""Tool calls of agents: announced before and after, by their hooks."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from fsguard.control import params as p
+from fsguard.control.server import Peer
+from fsguard.core.model import Command, Task
+from fsguard.errors import UsageError
+from fsguard.service.base import Part, path_of, show, task_id, warning_json
+
+__all__ = ["Tools"]
+
+
+class Tools(Part):
+    async def task_start(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
+        task = self._begin(peer, params)
+        return {"task": task.id, "parent": task.parent.id if task.parent is not None else None}
+
+    def _begin(self, peer: Peer, params: dict[str, Any]) -> Task:
+        """The task that is named, with its parent, role and intent."""
+        name = task_id(p.text(params, "task"))
+        known = self._guard.tasks.find(name)
+        if known is not None:
+            self._may_speak_for(peer, known)
+        task = known or self._task(name)
+        task.ended = None
+        parent, own = p.optional_text(params, "parent"), self._caller(peer).task
+        if parent and parent != name:
+            self._guard.tasks.adopt(task, self._task(task_id(parent)))
+        if own is not None and own is not task:
+            # The agent itself runs as a task: what it announces is below that.
+            top = task
+            while top.parent is not None:
+                top = top.parent
+            self._guard.tasks.adopt(top, own)
+        task.name = (p.optional_text(params, "name") or task.name or "")[:200] or None
+        task.intent = (p.optional_text(params, "intent") or task.intent or "")[:400] or None
+        return task
+
+    async def tool_begin(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
+        """A file tool is about to read or write `path`, in process `pid` (an ancestor of the caller)."""
+        what, path = p.text(params, "what"), path_of(p.text(params, "path"))
+        if what not in ("read", "write"):
+            raise UsageError(f"a tool reads or writes, not {what!r}")
+        call = p.text(params, "tool_use_id")[:200]
+        task = self._begin(peer, params)
+        pid = p.number(params, "pid", 0)
+        process = self._resolver.actor(pid or peer.pid).process
+        if pid and not self._caller(peer).process.below(process):
+            process = self._caller(peer).process  # not an ancestor: not the caller's to speak for
+        now = time.time()
+        command = Command(
+            f"tool:{call}", f"{what} {show(path)}", task, now, partial=p.flag(params, "partial")
+        )
+        self._resolver.announced.begin(call, task, process, command, path, what == "write", now)
+        if what == "read":
+            return {"stale": False, "refused": False, "message": None}
+        found = self._guard.check(task, path)
+        refused = found is not None and self._guard.policies.of(path, task.id) == "block"
+        return {
+            "stale": found is not None,
+            "refused": refused,
+            "message": found[1] if found is not None else None,
+        }
+
+    async def tool_end(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
+        call = self._resolver.announced.end(p.text(params, "tool_use_id")[:200])
+        if call is None:
+            return {"warnings": []}
+        now = time.time()
+        call.actor.command.ended = now
+        self._guard.settle(now, self._resolver.gone, call.actor.command)
+        pending = self._guard.outbox.pending(call.task.id)
+        self._guard.outbox.deliver(pending)
+        return {"warnings": [warning_json(w) for w in pending]}
