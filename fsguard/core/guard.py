@@ -376,10 +376,11 @@ class Guard:
         self._record(actor, source, Act.MOVE_AWAY, now, target)
         if directory:
             if not (self.ignored(source + b"/x") and self.ignored(target + b"/x")):
-                for state in self.ledger.below(source):
-                    if not state.absent:
-                        new = self.ledger.at(target + state.path[len(source) :])
-                        self._moved(change, state, new, now, True)
+                moving = [s for s in self.ledger.below(source) if not s.absent]
+                self._cleared(target, {target + s.path[len(source) :] for s in moving}, now)
+                for state in moving:
+                    new = self.ledger.at(target + state.path[len(source) :])
+                    self._moved(change, state, new, now, True)
             return
         if actor.command.footprint is not None:
             actor.command.footprint.written[target] = None
@@ -391,6 +392,19 @@ class Guard:
             self.looks.knows(new, actor, now)
             return
         self._moved(change, old, new, now, free)
+
+    def _cleared(self, directory: bytes, coming: set[bytes], now: float) -> None:
+        """Another directory takes this name; which files it brings is not known here, but for `coming`.
+
+        What was known of other paths below is void: they may be there again.
+        """
+        for state in self.ledger.below(directory):
+            if state.path in coming:
+                continue
+            deletion = self.deletions.pop(state, None)
+            if deletion is not None:
+                self._tell_deleted(state, deletion, now)
+            self.ledger.drop(state)
 
     def _moved(self, change: Change, old: PathState, new: PathState, now: float, free: bool) -> None:
         actor = change.actor

@@ -94,6 +94,9 @@ class Ledger:
     @staticmethod
     def known_to(state: PathState, actor: Actor) -> int:
         """The version of `state` that `actor` would make a new content from; 0: it knows none."""
+        if state.absent:
+            # Nothing; or, made anew by the command that deleted it, what that knew.
+            return state.writers[-1].seen if state.writers else 0
         own = actor.process.looks.get(state)
         if own is not None:
             return own[0]
@@ -118,6 +121,7 @@ class Ledger:
         last = state.writers[-1] if state.writers else None
         if (
             last is not None
+            and not last.buried
             and last.process is actor.process
             and last.task is actor.task
             and last.command is actor.command
@@ -197,6 +201,11 @@ class Ledger:
         both = [*target.writers, *moved]
         both.sort(key=lambda w: w.version)
         target.writers = both[-(MAX_WRITERS - 1) :]
+
+    def drop(self, state: PathState) -> None:
+        """Forget all about a path."""
+        if self._paths.get(state.path) is state:
+            del self._paths[state.path]
 
     def below(self, directory: bytes) -> list[PathState]:
         prefix = directory + b"/"

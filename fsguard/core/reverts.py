@@ -117,9 +117,10 @@ def _authors(writes: list[Write], actor: Actor) -> list[Write]:
             continue
         if w.brought is actor.command:
             continue  # the name is one that this command made up
-        if w.task is not None and (actor.task is None or w.author != actor.task.id):
+        emptied = w.act is Act.TRUNCATE and w is not writes[-1]
+        if not emptied and w.task is not None and (actor.task is None or w.author != actor.task.id):
             found.setdefault(w.task.id, w)
         if w.whole:
-            seen = 0 if w.act is Act.TRUNCATE else w.seen  # still empty
+            seen = 0 if w.act is Act.TRUNCATE else w.seen
             kept = seen if kept is None else min(kept, seen)
     return list(found.values())

@@ -350,7 +350,7 @@ class World:
 
     # -- what the dispatcher asks (`fsguard.dispatch.Processes`) ----------------
 
-    def actor(self, tid: int) -> Actor:
+    def actor(self, tid: int, paths: Sequence[bytes] = ()) -> Actor:
         return self.procs[tid].actor
 
     def opens_for_reading(self, tid: int) -> bool:
