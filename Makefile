@@ -64,11 +64,13 @@ test: system-test $(VENV)/.dev ## all tests: core, adapters, and real mounts (AR
 	@$(VENV)/bin/python -m pytest $(wildcard tests/unit tests/adapter tests/mounted) $(ARGS)
 
 check: system-build $(VENV)/.dev ## lint, format, types (strict) and the contracts between modules
-	@run() { echo "+ $$*"; "$(VENV)/bin/$$1" "$${@:2}"; }
+	@failed=()
+	run() { echo "+ $$*"; "$(VENV)/bin/$$1" "$${@:2}" || failed+=("$$*;"); }
 	run ruff check .
 	run ruff format --check .
 	run mypy
 	run lint-imports
+	[ $${#failed[@]} -eq 0 ] || { echo "check: not clean: $${failed[*]}" >&2; exit 1; }
 
 ci: ## what the continuous integration runs, from installing to the last leak check
 	@.ci/run
