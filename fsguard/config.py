@@ -52,6 +52,7 @@ class Settings:
     max_log: int = 50_000
     forget_after: float = 7 * 86400.0
     secrets: tuple[str, ...] | None = None
+    keep: bool = True
     keep_file_bytes: int = 64 * 1024 * 1024
     keep_age: float = 30 * 86400.0
     keep_per_path: int = 100
@@ -68,6 +69,15 @@ def _text(key: str, choices: tuple[str, ...] = ()) -> Setter:
             raise ValueError(f"wants a text, not {_kind(value)}")
         if choices and value not in choices:
             raise ValueError(f"is one of {', '.join(choices)}, not {value!r}{_nearest(value, choices)}")
+        return {key: value}
+
+    return read
+
+
+def _flag(key: str) -> Setter:
+    def read(value: Any) -> dict[str, Any]:
+        if not isinstance(value, bool):
+            raise ValueError(f"is true or false, not {_kind(value)}")
         return {key: value}
 
     return read
@@ -140,6 +150,7 @@ KEYS: Mapping[str, Setter] = {
     "attribution.cgroup": _cgroups,
     "turns.wait": _number("turn_wait", 0, 600, whole=False),
     "turns.lapse": _number("turn_lapse", 0.05, 600, whole=False),
+    "keep.enabled": _flag("keep"),
     "keep.file_bytes": _number("keep_file_bytes", 0, 1 << 40),
     "keep.age": _number("keep_age", 60, 10 * 365 * 86400, whole=False),
     "keep.per_path": _number("keep_per_path", 1, 1_000_000),

@@ -148,6 +148,7 @@ class Daemon:
             "open_files": len(self.operations.handles),
             "nodes": len(self.operations.nodes),
             "memory_bytes": _memory(),
+            "keeping": self.store is not None,
             "cpu_seconds": round(sum(os.times()[:2]), 3),
         }
 
@@ -290,7 +291,7 @@ def main() -> int:
             spec = Spec.read(json.load(f))
         settings = _settings(spec)
         place = None if spec.mountpoint == spec.workspace else spec.mountpoint
-        store = None if spec.disabled else _store(spec, settings)
+        store = _store(spec, settings) if settings.keep and not spec.disabled else None
         try:
             connection = mount(spec.workspace, place, allow_other=spec.allow_other)
             try:

@@ -38,7 +38,7 @@ class Versions(Part):
     async def _store(self) -> Store:
         """The store, with all that was kept so far visible."""
         if self._keeper is None:
-            raise UsageError("nothing is kept in this mount", "It was mounted with FSGUARD_DISABLE=1.")
+            raise UsageError("nothing is kept in this mount", "It was mounted with FSGUARD_DISABLE=1, or with keep.enabled = false.")
         store = self._keeper.store
         await trio.to_thread.run_sync(store.flush)
         return store
