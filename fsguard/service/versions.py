@@ -38,7 +38,8 @@ class Versions(Part):
     async def _store(self) -> Store:
         """The store, with all that was kept so far visible."""
         if self._keeper is None:
-            raise UsageError("nothing is kept in this mount", "It was mounted with FSGUARD_DISABLE=1, or with keep.enabled = false.")
+            why = "It was mounted with FSGUARD_DISABLE=1, or with keep.enabled = false."
+            raise UsageError("nothing is kept in this mount", why)
         store = self._keeper.store
         await trio.to_thread.run_sync(store.flush)
         return store
