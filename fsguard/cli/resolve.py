@@ -23,13 +23,13 @@ __all__ = ["main"]
 class Plan:
     """What would be in the file. `ours` was there when it was looked at. `data` None:
     the kept version itself, with its attributes. `conflicts` is how many places
-    have markers; `base` whether there was one to merge on (None: nothing was merged)."""
+    have markers; `merged` is False where a side was taken as a whole."""
 
-    def __init__(self, ours: bytes, data: bytes | None, conflicts: int = 0, base: bool | None = None) -> None:
+    def __init__(self, ours: bytes, data: bytes | None, conflicts: int = 0, merged: bool = False) -> None:
         self.ours = ours
         self.data = data
         self.conflicts = conflicts
-        self.base = base
+        self.merged = merged
 
 
 def main(argv: list[str]) -> int:
@@ -106,17 +106,21 @@ def _plan(client: Client, row: Any, present: putback.Present, mode: str | None, 
         kept.need_kept(row)
     reason = None
     if present.kind == "absent":
-        reason = f"{terminal.shown(row['path'])} is not there any more"
+        reason = f"{terminal.shown(row['path'])} is not there any more, there is nothing to merge"
     elif "symlink" in (present.kind, row["kind"]):
-        reason = f"{terminal.shown(row['path'])} is a symlink"
+        reason = f"{terminal.shown(row['path'])} is a symlink, it cannot be merged"
     ours = present.read()
     if reason is None and row["kept"]:
-        merge = client.call("versions.merge", id=row["id"], mode=mode)
-        if merge["base"] or mode in ("ours", "theirs"):
-            import binascii
+        try:
+            merge = client.call("versions.merge", id=row["id"], mode=mode)
+        except UsageError as error:
+            reason = error.message  # no text, say: a side can be taken all the same
+        else:
+            if merge["base"]:
+                import binascii
 
-            return Plan(ours, binascii.a2b_base64(merge["data"]), merge["conflicts"], merge["base"])
-        reason = f"what {_task(row)} had read is not kept"
+                return Plan(ours, binascii.a2b_base64(merge["data"]), merge["conflicts"], True)
+            reason = f"what {_task(row)} had read is not kept, so there is nothing to merge on"
     if mode == "ours":
         return Plan(ours, ours)
     if mode == "theirs":
@@ -126,7 +130,7 @@ def _plan(client: Client, row: Any, present: putback.Present, mode: str | None, 
         f" {kept.author(row)} wrote ({kept.size(row['size'])})",
         f"{kept.command('resolve', place.typed, row['version'], '--ours', '--apply')}: leave it as it is now",
     ]
-    raise FsguardError(f"{reason}, so there is nothing to merge", "\n".join(options))
+    raise FsguardError(reason or "it was not merged", "\n".join(options))
 
 
 def _task(row: Any) -> str:
@@ -201,11 +205,9 @@ def _summary(row: Any, plan: Plan) -> str:
     """What was merged, or which side was taken."""
     if plan.data is None:
         return f"what {kept.author(row)} wrote, as it was"
-    if plan.base is None:
+    if not plan.merged:
         return "the file as it is now"
     parts = f"what {kept.author(row)} wrote and what is there now"
-    if not plan.base:
-        return f"one of {parts}: there is no base to merge them on"
     if plan.conflicts:
         return f"{parts}, merged, with {_places(plan.conflicts)} to settle by hand"
     return f"{parts}, merged without conflicts"
@@ -252,7 +254,7 @@ def _print_json(
             **row,
             "clean": plan.conflicts == 0,
             "conflicts": plan.conflicts,
-            "base": bool(plan.base),
+            "base": plan.merged,
             "data": binascii.b2a_base64(data, newline=False).decode(),
             "applied": outcome is not None,
             "resolved": bool(row["resolved"]) or resolved,

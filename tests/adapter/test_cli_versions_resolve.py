@@ -8,6 +8,7 @@ import shlex
 
 import pytest
 
+from fsguard.errors import UsageError
 from tests.adapter.test_cli_versions import FIELDS, daemon, lines, ok, on_terminal, store
 
 __all__ = ["daemon", "store"]  # fixtures
@@ -179,6 +180,22 @@ def test_symlinks_are_chosen_not_merged(daemon, store, conflict):
     assert "l is a symlink" in daemon.fsguard("resolve", "l").stderr
     ok(daemon.fsguard("resolve", "l", "--theirs", "--apply"))
     assert os.readlink(place) == "theirs"
+
+
+def test_binary_files_are_chosen_too(daemon, store, conflict):
+    place = conflict(present="\0bob", theirs="\0alice")
+
+    def refuse(params):
+        raise UsageError("a binary file cannot be merged", "Choose a side: --ours or --theirs.")
+
+    daemon.answers["versions.merge"] = refuse
+    for flags in ([], ["--union", "--apply"]):
+        done = daemon.fsguard("resolve", "f.py", *flags)
+        assert done.returncode == 1 and done.stderr.startswith("fsguard: a binary file cannot be merged\n")
+        assert "fsguard resolve f.py@101 --theirs --apply" in done.stderr
+    assert "binary: 4 B now, 6 B then" in ok(daemon.fsguard("resolve", "f.py", "--theirs")).stdout
+    ok(daemon.fsguard("resolve", "f.py", "--theirs", "--apply"))
+    assert place.read_text() == "\0alice" and store.rows[0]["resolved"]
 
 
 def test_what_was_not_kept_can_only_be_let_go(daemon, store, conflict):

@@ -456,6 +456,14 @@ def test_what_was_never_read_has_no_base(workspace: Workspace) -> None:
     assert (workspace.root / "f").read_bytes() == was.data and conflicts(workspace) == []
 
 
+def test_a_binary_file_is_resolved_by_choosing(workspace: Workspace) -> None:
+    workspace.sh("alice", r"printf '\0alice' >f").ok()
+    workspace.sh("bob", r"printf '\0bob' >f").ok()
+    assert workspace.fsguard("resolve", "f").code == 1
+    workspace.fsguard("resolve", "f", "--theirs", "--apply").ok()
+    assert (workspace.root / "f").read_bytes() == b"\0alice" and conflicts(workspace) == []
+
+
 def test_a_deleted_file_is_resolved_by_bringing_it_back(workspace: Workspace) -> None:
     was = alice_writes(workspace, "f")["f"]
     workspace.sh("bob", "rm f").ok()
