@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from fsguard.core import wording
+from fsguard.core.authors import revive
 from fsguard.core.history import History
 from fsguard.core.ledger import Ledger
 from fsguard.core.looks import Looks
@@ -259,8 +260,22 @@ class Guard:
         self.ledger.version += 1
         seen = self._seen(state, actor)
         base = next((k for v, k in reversed(state.kept) if v == seen and k.reason is None), None)
-        last = state.writers[-1] if state.writers else None
-        return Keeping(self.ledger.version, last.author if last is not None else None, base)
+        theirs = victims_of_deletion(state, actor) or state.writers[-1:]
+        return Keeping(self.ledger.version, theirs[0].author if theirs else None, base)
+
+    def has_kept(self, path: bytes, kept: Kept) -> None:
+        """The present bytes of `path` have been put by."""
+        state = self.ledger.at(path)
+        state.kept.append((state.version, kept))
+        del state.kept[:-MAX_KEPT]
+
+    def kept_already(self, path: bytes) -> Kept | None:
+        """The kept bytes of the present version, if they were put by before."""
+        state = self.ledger.find(path)
+        if state is None or not state.version or not state.kept or state.kept[-1][0] != state.version:
+            return None
+        kept = state.kept[-1][1]
+        return kept if kept.reason is None else None
 
     @staticmethod
     def _seen(state: PathState, actor: Actor) -> int:
@@ -275,8 +290,8 @@ class Guard:
         """The bytes are kept (or not, and why): the warning says how to bring them back."""
         state = self.ledger.at(path)
         change.kept[state] = kept
-        state.kept.append((state.version, kept))
-        del state.kept[:-MAX_KEPT]
+        if not state.kept or state.kept[-1] != (state.version, kept):
+            self.has_kept(path, kept)
         warning = next((w for w, p in reversed(change.raised) if p == path), None)
         if warning is not None and warning.kind is not Kind.STALE_VIEW and not warning.tail:
             warning.tail = wording.remedy(path, kept)
@@ -294,7 +309,7 @@ class Guard:
             return
         change.bases[state] = (Undo.of(state), digest)
         if digest is not None:
-            self.ledger.remember_content(state, state.version, digest)
+            self.ledger.remember_content(state, digest)
 
     # -- finished changes -----------------------------------------------------
 
@@ -496,7 +511,10 @@ class Guard:
             change.raised += deletion.raised
             if deletion.kept is not None:
                 change.kept[state] = deletion.kept
-            deletion.write.seen = deletion.seen  # what it made anew may be made from what it read
+            # What it makes anew may be made from what it had read.
+            kept = {w.first for w in deletion.undo.writers if w.left and w.first <= deletion.seen}
+            for write in state.writers:
+                write.left = write.left or write.first in kept
             return deletion
         self._tell_deleted(state, deletion, now)
         return None
@@ -551,7 +569,7 @@ class Guard:
             if state.absent:
                 continue
             undo, base = change.bases.get(state, (None, None))
-            candidates = base is not None or any(v < first for v, _ in state.contents)
+            candidates = base is not None or any(c.version < first for c in state.contents)
             if candidates and not known:
                 value, known = digest(), True
             if value is not None and value == base and undo is not None:
@@ -564,11 +582,11 @@ class Guard:
                             self.outbox.withdraw(warning, path)
                 continue
             act = next((w for w in reversed(state.writers) if w.process is change.actor.process), None)
-            if act is None:
+            earlier = undo.holding(value, first) if value is not None and undo is not None else None
+            if act is None or undo is None or earlier is None:
                 continue
-            if value is None or undo is None:
-                continue
-            for victim in victims_of_content(undo, change.actor, first, value):
+            revive(state, earlier, act)
+            for victim in victims_of_content(undo, change.actor, first, earlier.version):
                 kept = change.kept.get(state)
                 self._tell_victim(state, act, change.actor, victim, now, deleted=False, kept=kept)
 

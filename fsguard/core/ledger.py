@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import replace
 
-from fsguard.core.model import Act, Actor, Command, Look, PathState, Process, Task, Write
+from fsguard.core.authors import GONE, bring, changing
+from fsguard.core.model import Act, Actor, Content, Look, PathState, Process, Task, Write
 
 __all__ = ["Ledger"]
 
-GONE = frozenset({Act.DELETE, Act.MOVE_AWAY})
-WHOLE = frozenset({Act.TRUNCATE, Act.REPLACE, Act.CREATE}) | GONE
 MAX_WRITERS = 8
 MAX_CONTENTS = 8
 MAX_LOOKS_PER_PATH = 64
@@ -95,8 +93,7 @@ class Ledger:
     def known_to(state: PathState, actor: Actor) -> int:
         """The version of `state` that `actor` would make a new content from; 0: it knows none."""
         if state.absent:
-            # Nothing; or, made anew by the command that deleted it, what that knew.
-            return state.writers[-1].seen if state.writers else 0
+            return 0
         own = actor.process.looks.get(state)
         if own is not None:
             return own[0]
@@ -112,24 +109,20 @@ class Ledger:
 
     def move(self, state: PathState, actor: Actor, act: Act, time: float) -> int:
         """A new version of `state` by `actor`; returns its number."""
-        seen = 0 if act in GONE else self.known_to(state, actor)
+        last = state.writers[-1] if state.writers else None
+        same = last is not None and _same_run(last, actor)
+        changing(state, act, self.known_to(state, actor), same)
+        return self._write(state, actor, act, time)
+
+    def _write(self, state: PathState, actor: Actor, act: Act, time: float) -> int:
         self.version += 1
         version = self.version
         state.version = version
         state.absent = act in GONE
         appended = act is Act.APPEND
         last = state.writers[-1] if state.writers else None
-        if (
-            last is not None
-            and not last.buried
-            and last.process is actor.process
-            and last.task is actor.task
-            and last.command is actor.command
-            and last.appended == appended
-        ):
-            last.version, last.time, last.act = version, time, act
-            if act in WHOLE and (not last.whole or act in GONE):
-                last.whole, last.seen = True, seen
+        if last is not None and not last.buried and _same_run(last, actor) and last.appended == appended:
+            last.version, last.time, last.act, last.left = version, time, act, not state.absent
         else:
             state.writers.append(
                 Write(
@@ -141,9 +134,8 @@ class Ledger:
                     version=version,
                     first=version,
                     appended=appended,
-                    whole=act in WHOLE,
-                    seen=seen,
                     made=act is Act.CREATE,
+                    left=not state.absent,
                 )
             )
             if len(state.writers) > MAX_WRITERS:
@@ -152,14 +144,12 @@ class Ledger:
         return version
 
     @staticmethod
-    def remember_content(state: PathState, version: int, digest: bytes) -> None:
-        """`digest` is what the path held at `version`."""
-        contents = state.contents
-        if contents and contents[-1] == (version, digest):
-            return
-        contents.append((version, digest))
-        if len(contents) > MAX_CONTENTS:
-            del contents[0]
+    def remember_content(state: PathState, digest: bytes) -> None:
+        """`digest` is what the path holds now."""
+        content = Content.of(state, digest)
+        if not state.contents or state.contents[-1] != content:
+            state.contents.append(content)
+            del state.contents[:-MAX_CONTENTS]
 
     def rename(
         self, source: PathState, target: PathState, actor: Actor, time: float, known: int, free: bool
@@ -176,9 +166,8 @@ class Ledger:
             target.self_locking = source.self_locking
             target.floor = source.floor
         target.contents = sorted(target.contents + source.contents)[-MAX_CONTENTS:]
-        self._bring_authors(source, target, known, actor.command if free else None)
-        self.move(target, actor, Act.REPLACE, time)
-        target.writers[-1].seen = self.version  # what is lost is buried already
+        target.writers = bring(source, target, known, actor.command if free else None)[-(MAX_WRITERS - 1) :]
+        self._write(target, actor, Act.REPLACE, time)
         for task, look in seen:
             if task is actor.task and look.version >= current:
                 continue  # it is the writer now, with the picture it had of `target`
@@ -192,16 +181,6 @@ class Ledger:
             self.stamp(target, task, copy)
         self.move(source, actor, Act.MOVE_AWAY, time)
 
-    @staticmethod
-    def _bring_authors(source: PathState, target: PathState, known: int, by: Command | None) -> None:
-        """Who wrote `source` has written what now stands at `target`."""
-        for w in target.writers:
-            w.buried = w.buried or w.first > known
-        moved = [replace(w, brought=by) for w in source.writers if w.act not in GONE and not w.buried]
-        both = [*target.writers, *moved]
-        both.sort(key=lambda w: w.version)
-        target.writers = both[-(MAX_WRITERS - 1) :]
-
     def drop(self, state: PathState) -> None:
         """Forget all about a path."""
         if self._paths.get(state.path) is state:
@@ -210,3 +189,7 @@ class Ledger:
     def below(self, directory: bytes) -> list[PathState]:
         prefix = directory + b"/"
         return [s for p, s in self._paths.items() if p.startswith(prefix)]
+
+
+def _same_run(write: Write, actor: Actor) -> bool:
+    return write.process is actor.process and write.task is actor.task and write.command is actor.command

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 __all__ = [
     "CONFLICT",
@@ -20,6 +20,7 @@ __all__ = [
     "Act",
     "Actor",
     "Command",
+    "Content",
     "Footprint",
     "Kept",
     "Kind",
@@ -199,12 +200,10 @@ class Look:
 class Write:
     """One author's latest run of changes to a path (consecutive ones merge).
 
-    `whole`: it made the content anew. `seen` is then the version that it was
-    made from (0: from nothing): what others wrote up to there is taken to be
-    in it still, what they wrote after is not. `buried`: another file took the
-    name since, nothing of this is left. `made`: it began with nothing there.
-    `brought`: it was written under another name, and this command gave the file
-    a name that was free.
+    `left`: something of it is in the content (see `fsguard.core.authors`).
+    `buried`: another file took the name since, it is no news to anybody.
+    `made`: it began with nothing there. `brought`: it was written under another
+    name, and this command gave the file a name that was free.
     """
 
     task: Task | None
@@ -215,8 +214,7 @@ class Write:
     version: int
     first: int
     appended: bool = False
-    whole: bool = False
-    seen: int = 0
+    left: bool = True
     buried: bool = False
     made: bool = False
     brought: Command | None = None
@@ -240,6 +238,18 @@ class Kept:
     reason: str | None = None
 
 
+class Content(NamedTuple):
+    """What a path held at `version`, and of which writes (by their `first`) something was left in it."""
+
+    version: int
+    digest: bytes
+    left: tuple[int, ...]
+
+    @classmethod
+    def of(cls, state: PathState, digest: bytes) -> Content:
+        return cls(state.version, digest, tuple(w.first for w in state.writers if w.left))
+
+
 @dataclass(slots=True, eq=False)
 class PathState:
     """All that is known about one path of the workspace."""
@@ -250,7 +260,7 @@ class PathState:
     floor: int = 0
     writers: list[Write] = field(default_factory=list)
     looks: dict[Task, Look] = field(default_factory=dict)
-    contents: list[tuple[int, bytes]] = field(default_factory=list)
+    contents: list[Content] = field(default_factory=list)
     kept: list[tuple[int, Kept]] = field(default_factory=list)
     self_locking: bool = False
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from fsguard.core.ledger import GONE
-from fsguard.core.model import Act, Actor, Command, Kept, PathState, Warning, Write
+from fsguard.core.authors import GONE, authors
+from fsguard.core.model import Actor, Command, Content, Kept, PathState, Warning, Write
 from fsguard.core.rules import Finding
 
 __all__ = ["Deletion", "Undo", "victims_of_content", "victims_of_deletion"]
@@ -27,11 +27,15 @@ class Undo:
     version: int
     absent: bool
     writers: list[Write]
-    contents: list[tuple[int, bytes]]
+    contents: list[Content]
 
     @classmethod
     def of(cls, state: PathState) -> Undo:
         return cls(state.version, state.absent, [replace(w) for w in state.writers], list(state.contents))
+
+    def holding(self, digest: bytes, first: int) -> Content | None:
+        """The latest content before version `first` that was the same as `digest`."""
+        return next((c for c in reversed(self.contents) if c.version < first and c.digest == digest), None)
 
     def apply(self, state: PathState, author: Actor) -> bool:
         """Forget what `author` did to `state` since; False if somebody else wrote too."""
@@ -70,31 +74,24 @@ class Deletion:
 
 def victims_of_deletion(state: PathState, actor: Actor) -> list[Write]:
     """Whose work is in the present content of `state`, but `actor`'s own; before the deletion."""
-    return _authors(state.writers, actor)
+    return authors(state.writers, actor)
 
 
-def victims_of_content(before: Undo, actor: Actor, first: int, digest: bytes) -> list[Write]:
-    """Whose work is undone when `actor` (from version `first` on) left content `digest`.
+def victims_of_content(before: Undo, actor: Actor, first: int, earlier: int) -> list[Write]:
+    """Whose work is undone when `actor` (from version `first` on) put back the content of version `earlier`.
 
     `before` is what was on record when `actor` began.
     """
     writers = before.writers
     if writers and writers[-1].act in GONE:
-        return _undeleted(before, actor, first, digest)
-    for version, known in reversed(before.contents):
-        if version >= first or known != digest:
-            continue
-        between = [w for w in writers if version < w.version and w.first < first]
-        return _authors(between, actor)
-    return []
+        return _undeleted(before, actor)
+    return authors([w for w in writers if earlier < w.version and w.first < first], actor)
 
 
-def _undeleted(before: Undo, actor: Actor, first: int, digest: bytes) -> list[Write]:
+def _undeleted(before: Undo, actor: Actor) -> list[Write]:
     """Whose deletion is undone; not of a file that the deleter itself had made (a temporary, a lock)."""
     last = before.writers[-1]
     if last.task is None or (actor.task is not None and last.author == actor.task.id):
-        return []
-    if not any(known == digest and version < min(first, last.version) for version, known in before.contents):
         return []
     own = False
     for w in reversed(before.writers):
@@ -102,25 +99,3 @@ def _undeleted(before: Undo, actor: Actor, first: int, digest: bytes) -> list[Wr
             break
         own = w.made
     return [] if own else [last]
-
-
-def _authors(writes: list[Write], actor: Actor) -> list[Write]:
-    """The latest write of each other task of which something is left in the content.
-
-    Whoever made the content anew kept what it had seen (`sed -i`, a formatter,
-    an agent that edits what it has read) and lost what it had not.
-    """
-    found: dict[str, Write] = {}
-    kept: int | None = None
-    for w in reversed(writes):
-        if w.buried or (kept is not None and w.first > kept):
-            continue
-        if w.brought is actor.command:
-            continue  # the name is one that this command made up
-        emptied = w.act is Act.TRUNCATE and w is not writes[-1]
-        if not emptied and w.task is not None and (actor.task is None or w.author != actor.task.id):
-            found.setdefault(w.task.id, w)
-        if w.whole:
-            seen = 0 if w.act is Act.TRUNCATE else w.seen
-            kept = seen if kept is None else min(kept, seen)
-    return list(found.values())

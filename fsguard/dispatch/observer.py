@@ -175,10 +175,14 @@ class Dispatch:
             guard.base(edit, path, digest if digest is not None else file.digest(limit))
 
     def _keep(self, keeper: Keeper, edit: Edit, path: bytes, file: FileView, cause: str) -> bytes | None:
-        now, keeping = self.clock(), self.guard.keeping(edit.actor, path)
+        keeping = self.guard.keeping(edit.actor, path)
         warning = next((w for w, p in reversed(edit.raised) if p == path), None)
         conflict = warning if warning is not None and warning.severity == CONFLICT else None
-        kept = keeper.keep(file, path, edit.actor, cause, keeping, conflict, now)
+        kept = self.guard.kept_already(path)
+        if kept is None:
+            kept = keeper.keep(file, path, edit.actor, cause, keeping, conflict, self.clock())
+        elif conflict is not None:
+            keeper.told(kept, conflict)
         told = self.guard.put_by(edit, path, kept)
         if conflict is not None and told is conflict and "\n" not in conflict.tail:
             conflict.tail += keeper.diff(path, keeping.base, file)

@@ -12,6 +12,7 @@ from fsguard.attribution.resolver import Resolver
 from fsguard.below import PathSource, read_below
 from fsguard.control import params as p
 from fsguard.control.server import Peer
+from fsguard.core.model import Kept
 from fsguard.core.wording import rfc3339
 from fsguard.dispatch import Dispatch
 from fsguard.errors import UsageError
@@ -124,6 +125,8 @@ class Versions(Part):
                     cause="restore",
                 )
                 kept = store.keep(source, facts, may_link=False)
+                reason = None if kept.kept else kept.reason
+                self._guard.has_kept(path, Kept(kept.id, keeping.number, kept.digest, reason))
         except FileNotFoundError:
             return None
         return self._row(self._get(await self._store(), kept.id))
@@ -192,7 +195,8 @@ class Versions(Part):
         store = await self._store()
         while page := store.catalogue.destroyed_by(task, float(since), after=after):
             for v in page:
-                if not v.resolved:
+                # What a restore put by is what it replaced, not what it destroyed.
+                if not v.resolved and v.cause != "restore":
                     first.setdefault(v.path, v)
             after = page[-1].id
         plan = []
