@@ -36,7 +36,7 @@ class FileHandlers(Filesystem):
 
     @async_handler
     async def open(self, id_: int, flags: int, ctx: Context) -> pyfuse3.FileInfo:
-        kill = self.peeking and self.request.flags() & _OPEN_KILL_SUIDGID
+        kill = self.request.flags() & _OPEN_KILL_SUIDGID if self.peeking else ctx.uid != 0
         node = self.nodes[id_]
         if not node.is_regular():  # the kernel opens special files by itself
             raise OSError(ENXIO, "not a regular file")
@@ -140,8 +140,9 @@ class FileHandlers(Filesystem):
             tid = 0 if mapped else self.request.tid()
             appends = bool(self.request.file_flags() & os.O_APPEND) and not mapped
         else:
-            how = tid = 0
-            appends = bool(handle.flags & os.O_APPEND)
+            # Mapped pages can't be told from write(2); the kernel's offset is right for both,
+            # unless somebody appends behind the mount.
+            how, tid, appends = 0, 0, False
         if appends != handle.append:
             self._set_append(handle, appends)
         fd = handle.fd

@@ -57,9 +57,9 @@ _WITHHELD = sum(
 )
 # Asked for on libfuse's behalf, as far as the kernel offers them. Dont_mask: the umask is applied
 # behind the mount, where a default ACL takes its place.
-_WANTED = sum(
-    1 << FLAGS[f] for f in ("dont_mask", "handle_killpriv_v2", "parallel_dirops", "auto_inval_data")
-)
+_WANTED = sum(1 << FLAGS[f] for f in ("dont_mask", "parallel_dirops", "auto_inval_data"))
+# Only where each request can be looked at for it; else the kernel drops set-user-ID by SETATTR.
+_WANTED_WITH_PEEK = 1 << FLAGS["handle_killpriv_v2"]
 
 _HEADER = 40  # fuse_in_header
 _REPLY_HEADER = 16  # fuse_out_header
@@ -80,12 +80,15 @@ def patch_request(request: bytes) -> tuple[bytes, int]:
     return bytes(patched), offered
 
 
-def patch_reply(reply: bytes, offered: int) -> tuple[bytes, int]:
-    """(libfuse's reply with our wishes put in, the flags agreed)."""
+def patch_reply(reply: bytes, offered: int, peeking: bool) -> tuple[bytes, int]:
+    """(libfuse's reply with our wishes put in, the flags agreed).
+
+    `peeking`: requests pass through `_request`, which sees what pyfuse3 drops.
+    """
     if len(reply) < _FLAGS_OUT + 4:
         raise MissingError("libfuse refused FUSE_INIT: kernel and libfuse do not fit together")
     (agreed,) = struct.unpack_from("=I", reply, _FLAGS_OUT)
-    agreed |= _WANTED & offered
+    agreed |= (_WANTED | (_WANTED_WITH_PEEK if peeking else 0)) & offered
     patched = bytearray(reply)
     struct.pack_into("=I", patched, _FLAGS_OUT, agreed)
     return bytes(patched), agreed
@@ -124,7 +127,7 @@ class Handshake:
         """Take libfuse's reply, give it to the kernel, and connect the two directly."""
         self._pair.setblocking(False)
         await trio.lowlevel.wait_readable(self._pair)
-        reply, self.agreed = patch_reply(self._pair.recv(4096), self._offered)
+        reply, self.agreed = patch_reply(self._pair.recv(4096), self._offered, interposed())
         os.write(self._fuse_fd, reply)
         if interposed():
             # What poll(2) announced may be gone again at read(2); EAGAIN is taken care of there.

@@ -209,6 +209,15 @@ def test_o_append_may_be_switched_after_open(fs, tmp_path):
     assert (tmp_path / "f").read_text() == "XbcdefY"
 
 
+def test_without_the_peek_the_kernels_offset_decides(fs, tmp_path):
+    (tmp_path / "f").write_text("abcdef")
+    fh = fs.open("f", os.O_RDWR | os.O_APPEND)
+    fs.ops.peeking = False
+    fs.write(fh, 2, b"MM")
+    fs.write(fh, 6, b"end")
+    assert (tmp_path / "f").read_text() == "abMMefend"
+
+
 def test_a_short_write_goes_on(fs, tmp_path, monkeypatch):
     real, calls = os.pwrite, []
 

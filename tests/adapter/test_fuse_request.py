@@ -93,11 +93,16 @@ def test_offers_that_do_harm_are_kept_from_libfuse():
 
 
 def test_wishes_are_put_into_the_reply_as_far_as_offered():
-    reply, agreed = patch_reply(init_reply(bits("posix_acl")), bits("dont_mask", "handle_killpriv_v2"))
+    offered = bits("dont_mask", "handle_killpriv_v2")
+    reply, agreed = patch_reply(init_reply(bits("posix_acl")), offered, True)
     assert agreed == bits("posix_acl", "dont_mask", "handle_killpriv_v2")
     assert struct.unpack_from("=I", reply, 28)[0] == agreed
-    _, agreed = patch_reply(init_reply(bits("posix_acl")), bits("posix_acl"))
+    _, agreed = patch_reply(init_reply(bits("posix_acl")), bits("posix_acl"), True)
     assert agreed == bits("posix_acl")
+
+
+def test_what_needs_the_peek_is_not_asked_for_without():
+    assert patch_reply(init_reply(0), bits("dont_mask", "handle_killpriv_v2"), False)[1] == bits("dont_mask")
 
 
 def test_an_old_kernels_short_request_is_understood():
@@ -114,7 +119,7 @@ def test_anything_but_init_is_refused(wrong):
 
 def test_a_refusal_by_libfuse_is_said():
     with pytest.raises(MissingError):
-        patch_reply(struct.pack("=IiQ", 16, -71, 42), 0)
+        patch_reply(struct.pack("=IiQ", 16, -71, 42), 0, True)
 
 
 def test_features_are_named():
