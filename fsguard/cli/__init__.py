@@ -39,6 +39,8 @@ COMMANDS = {
     "task": "list, show and end tasks",
     "lease": "keep others off some paths for a while",
     "policy": "warn, block or off: for all, for a pattern or for a task",
+    "hooks": "set up the hooks of an agent tool, or of git",
+    "hook": "answer an agent tool's event; the hooks call it",
     "doctor": "what this machine has and lacks",
 }
 
