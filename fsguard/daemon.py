@@ -191,7 +191,7 @@ class Daemon:
                 if number == signal.SIGHUP:
                     continue
                 try:
-                    await trio.to_thread.run_sync(self.connection.unmount)
+                    await self.connection.shut_down()
                 except BusyError as e:
                     # Going on is better than a dead mount under somebody's work.
                     _log.warning("asked to end, but %s", e.message)
