@@ -26,7 +26,7 @@ NEED_BUILD := fusermount3:fuse3 cc:gcc pkg-config:pkg-config fuse3.pc:libfuse3-d
 NEED_TEST := $(NEED_BUILD) git:git sqlite3:sqlite3 rsync:rsync patch:patch setfacl:acl setfattr:attr ps:procps \
 	setcap:libcap2-bin vi:vim-tiny tar:tar $(if $(CI),npm:npm)
 
-.PHONY: help mount unmount test check ci clean lock system-build system-test workspace-named FORCE
+.PHONY: help mount unmount test stress check ci clean lock system-build system-test workspace-named FORCE
 
 help: ## this list
 	@echo "make TARGET [PYTHON=python3.12]"
@@ -62,6 +62,9 @@ unmount: workspace-named ## end the guard of a directory (says who holds it open
 
 test: system-test $(VENV)/.dev ## all tests: core, adapters, and real mounts (ARGS='-k NAME' for some)
 	@$(VENV)/bin/python -m pytest $(wildcard tests/unit tests/adapter tests/mounted) $(ARGS)
+
+stress: system-test $(VENV)/.dev ## the long runs: killed writers, power cuts, random schedules (ARGS as for test)
+	@$(VENV)/bin/python -m pytest tests/stress $(ARGS)
 
 check: system-build $(VENV)/.dev ## lint, format, types (strict) and the contracts between modules
 	@failed=()
