@@ -109,8 +109,15 @@ has() {
     *) command -v "$$1" || [ -x "/usr/sbin/$$1" ] || [ -x "/sbin/$$1" ] ;;
   esac >/dev/null 2>&1
 }
+new_enough() {
+  $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+    echo "fsguard: Python 3.11 or newer is needed, and $(PYTHON) is $$($(PYTHON) -V 2>&1)." \
+      "Name another one: make $(firstword $(MAKECMDGOALS)) PYTHON=python3.12" >&2
+    exit 5
+  }
+}
 missing=()
-command -v $(PYTHON) >/dev/null || missing+=(python3)
+if command -v $(PYTHON) >/dev/null; then new_enough; else missing+=(python3); fi
 for need in $(1); do has "$${need%%:*}" || missing+=("$${need#*:}"); done
 if [ $${#missing[@]} -gt 0 ]; then
   if ! command -v apt-get >/dev/null; then
@@ -141,11 +148,7 @@ if [ $${#missing[@]} -gt 0 ]; then
       "(is PYTHON=$(PYTHON) a Python of the system's? its headers and venv have to come with it)" >&2; exit 5; }
   done
 fi
-$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
-  echo "fsguard: Python 3.11 or newer is needed, and $(PYTHON) is $$($(PYTHON) -V 2>&1)." \
-    "Name another one: make $(firstword $(MAKECMDGOALS)) PYTHON=python3.12" >&2
-  exit 5
-}
+new_enough
 endef
 
 system-build:
