@@ -34,8 +34,11 @@ CREATE TABLE IF NOT EXISTS versions (
   time REAL NOT NULL, cause, size INTEGER NOT NULL, kept INTEGER NOT NULL, reason, digest BLOB, kind,
   mode INTEGER, uid INTEGER, gid INTEGER, mtime_ns INTEGER, xattrs TEXT, target BLOB,
   conflict INTEGER NOT NULL, resolved INTEGER NOT NULL, base_version INTEGER, warning INTEGER);
+CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value INTEGER) WITHOUT ROWID;
+"""
+_INDEXES = """
 CREATE INDEX IF NOT EXISTS by_path ON versions (path, kept, id);
-CREATE INDEX IF NOT EXISTS by_version ON versions (path, version);
+CREATE INDEX IF NOT EXISTS by_version ON versions (path, version, kept, id);
 CREATE INDEX IF NOT EXISTS by_task ON versions (task, id, time);
 CREATE INDEX IF NOT EXISTS by_time ON versions (time);
 CREATE INDEX IF NOT EXISTS by_digest ON versions (digest, id, size) WHERE kept AND kind = 'file';
@@ -44,7 +47,6 @@ CREATE INDEX IF NOT EXISTS unresolved ON versions (path, sibling, id) WHERE conf
 CREATE INDEX IF NOT EXISTS unresolved_id ON versions (id) WHERE conflict AND NOT resolved;
 CREATE INDEX IF NOT EXISTS conflicts_of ON versions (task, id) WHERE conflict;
 CREATE INDEX IF NOT EXISTS conflicts_with ON versions (sibling, id) WHERE conflict;
-CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value INTEGER) WITHOUT ROWID;
 """
 #: Columns that may change after the version was kept.
 SETTABLE = ("resolved", "warning", "conflict", "base_version", "sibling", "kept", "reason", "digest")
@@ -55,11 +57,14 @@ _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 class Catalogue:
     """The open catalogue in the file at `path` (made if need be).
 
+    :param building: it is to be filled at once, and then closed by `finish`; until
+        then it has no indexes, and is worth nothing after a power cut.
     :raises sqlite3.DatabaseError: the file is damaged, or of a newer format.
     """
 
-    def __init__(self, path: bytes) -> None:
+    def __init__(self, path: bytes, *, building: bool = False) -> None:
         self.path = path
+        self._building = building
         self.damaged = False
         self._lock = threading.Lock()
         self._open()
@@ -71,10 +76,11 @@ class Catalogue:
             (found,) = self.writer.execute("PRAGMA user_version").fetchone()
             if found > FORMAT:
                 raise sqlite3.DatabaseError(f"its format {found} is newer than {FORMAT}")
-            self.writer.execute("PRAGMA journal_mode = WAL").fetchone()
-            self.writer.execute("PRAGMA synchronous = FULL")
-            self.writer.executescript(_SCHEMA)
-            self.writer.execute(f"PRAGMA user_version = {FORMAT}")
+            self.writer.execute(f"PRAGMA journal_mode = {'MEMORY' if self._building else 'WAL'}").fetchone()
+            self.writer.execute(f"PRAGMA synchronous = {'OFF' if self._building else 'FULL'}")
+            self.writer.executescript(_SCHEMA if self._building else _SCHEMA + _INDEXES)
+            if found != FORMAT:
+                self.writer.execute(f"PRAGMA user_version = {FORMAT}")
             self.reader = self._connect()
             self.reader.execute("PRAGMA query_only = 1")
         except BaseException:
@@ -93,6 +99,11 @@ class Catalogue:
         with self._lock:
             self.reader.close()
             self.writer.close()
+
+    def finish(self) -> None:
+        """The end of building."""
+        self.writer.executescript(_INDEXES)
+        self.close()
 
     def renew(self, swap: Callable[[], None]) -> None:
         """Go on with another file of the same name, which `swap` puts there."""

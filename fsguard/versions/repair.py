@@ -39,6 +39,10 @@ def open_catalogue(places: Places, limits: Limits, journal: Journal, now: float)
     anew = places.stat(NAME) is None and bool(journal.segments())
     for attempt in (1, 2):
         try:
+            if anew:
+                build(places, limits, journal)
+                set_aside(places, now)
+                places.rename(NEW, NAME)
             catalogue = Catalogue(path)
             try:
                 _check(catalogue, places, limits, journal, anew, now)
@@ -50,7 +54,6 @@ def open_catalogue(places: Places, limits: Limits, journal: Journal, now: float)
             if attempt == 2:
                 raise
             log.warning("the catalogue of versions is damaged (%s): it is filled anew from the journal", e)
-            set_aside(places, now)
             anew = True
     raise AssertionError
 
@@ -75,13 +78,7 @@ def fill_anew(
     places: Places, limits: Limits, journal: Journal, catalogue: Catalogue, upto: int, now: float
 ) -> None:
     """Fill a new file from the lines up to number `upto`, and put it in place of an open catalogue's."""
-    for suffix in SUFFIXES:
-        places.unlink(NEW + suffix)
-    fresh = Catalogue(places.directory + b"/" + NEW)
-    try:
-        replay(places, limits, journal, fresh, 0, upto)
-    finally:
-        fresh.close()
+    build(places, limits, journal, upto)
 
     def swap() -> None:
         set_aside(places, now)
@@ -89,6 +86,19 @@ def fill_anew(
 
     catalogue.renew(swap)
     journal.damaged = True
+
+
+def build(places: Places, limits: Limits, journal: Journal, upto: int | None = None) -> None:
+    """Fill a new file beside the catalogue's from the lines up to number `upto` (None: from all)."""
+    for suffix in SUFFIXES:
+        places.unlink(NEW + suffix)
+    fresh = Catalogue(places.directory + b"/" + NEW, building=True)
+    try:
+        replay(places, limits, journal, fresh, 0, upto)
+        fresh.finish()
+    finally:
+        fresh.close()
+    places.sync_file(NEW)
 
 
 def set_aside(places: Places, now: float) -> None:
@@ -118,9 +128,13 @@ def replay(
     def lines() -> Iterator[list[Any]]:
         return (e for e in journal.read(after) if upto is None or e[0] <= upto)
 
-    synced = max((e[2] for e in lines() if e[1] == SYNCED and isinstance(e[2], int)), default=0)
+    tail: list[list[Any]] = []
+    for entry in lines():
+        tail.append(entry)
+        if entry[1] == SYNCED and isinstance(entry[2], int):
+            tail = [e for e in tail if e[0] > entry[2]]
     taker = Taker(places, limits, Pending())
-    doubtful = _doubtful(taker, [e for e in lines() if e[0] > synced])
+    doubtful = _doubtful(taker, tail)
     last = after
     with catalogue.transaction():
         for entry in lines():

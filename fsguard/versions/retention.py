@@ -27,7 +27,7 @@ from .rows import Row
 __all__ = ["PAUSE", "Housekeeper", "choose", "plan", "protected", "stored_bytes"]
 
 EVERY = 300.0  # seconds between two looks …
-KEEPS = 500  # … or this many versions …
+KEEPS = 500  # … or a tenth of that, after this many versions …
 PAUSE = 2.0  # … or this, while there is too little room
 BATCH = 1000  # versions dropped at once
 _BLOCK = 4096
@@ -73,7 +73,8 @@ class Housekeeper:
     def due(self, now: float) -> list[int]:
         """The versions to drop now, at most BATCH; `now` is in seconds since the epoch."""
         since = time.monotonic() - self._looked
-        if self._keeps >= KEEPS or since >= EVERY or (self.full and since >= PAUSE):
+        many = self._keeps >= KEEPS and since >= EVERY / 10
+        if many or since >= EVERY or (self.full and since >= PAUSE):
             self._doomed = plan(self.catalogue, self.limits, self.places, now)
             self._keeps, self._looked, self._short = 0, time.monotonic(), False
             self.stored = stored_bytes(self.catalogue)
