@@ -69,4 +69,6 @@ def bring(source: PathState, target: PathState, known: int, by: Command | None) 
     if not target.absent:
         lost(target, known)
     moved = [replace(w, brought=by) for w in source.writers if w.act not in GONE and not w.buried]
-    return sorted([*target.writers, *moved], key=lambda w: w.version)
+    again = {w.first for w in moved}  # moved away and back
+    stayed = [w for w in target.writers if w.first not in again]
+    return sorted([*stayed, *moved], key=lambda w: w.version)

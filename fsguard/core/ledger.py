@@ -165,9 +165,12 @@ class Ledger:
         if fresh:
             target.self_locking = source.self_locking
             target.floor = source.floor
-        target.contents = sorted(target.contents + source.contents)[-MAX_CONTENTS:]
+            target.contents = sorted(target.contents + source.contents)[-MAX_CONTENTS:]
         target.writers = bring(source, target, known, actor.command if free else None)[-(MAX_WRITERS - 1) :]
+        last = source.contents[-1] if source.contents else None
         self._write(target, actor, Act.REPLACE, time)
+        if last is not None and last.version == current:
+            self.remember_content(target, last.digest)
         for task, look in seen:
             if task is actor.task and look.version >= current:
                 continue  # it is the writer now, with the picture it had of `target`

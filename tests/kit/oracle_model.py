@@ -1,0 +1,616 @@
+"""What has to be told, derived from the meaning of the warnings and not from the guard's code.
+
+The model is told what every process really did, act by act: which content it
+took in, which content it left. From that it knows who had seen what, whose
+work stood in a file, and what each act destroyed. It has no bounds, no
+grouping, no sentences and no clock; acts are numbered.
+
+`Oracle.must` are the conflicts that have to be told, `Oracle.may` those that
+may be (where only the writer knows whether its new content still holds what
+others wrote), `Oracle.notes` the notes that have to be told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+__all__ = ["Finding", "Oracle", "Who", "kind_class"]
+
+OVERWRITE = "overwrite"
+REMEMBERED = 5  # so many earlier contents and deeds of a path are surely remembered
+
+
+class Finding(NamedTuple):
+    """One conflict or note: who is told, about which path, what, and whose doing it was."""
+
+    task: str
+    path: str
+    kind: str
+    sibling: str | None
+
+
+def kind_class(kind: str) -> str:
+    """stale_write and lost_update differ in who is judged (task, process), not in what is lost."""
+    return OVERWRITE if kind in ("stale_write", "lost_update") else kind
+
+
+@dataclass(frozen=True)
+class Who:
+    """A process: its task (None: a person), its command, and the processes above it."""
+
+    task: str | None
+    command: int
+    process: int
+    above: tuple[int, ...] = ()
+
+    def kin(self, other: Who) -> bool:
+        return self.process == other.process or self.process in other.above or other.process in self.above
+
+
+@dataclass(frozen=True)
+class Deed:
+    """One change of the content of one path."""
+
+    number: int
+    who: Who
+    gone: bool = False
+    appended: bool = False
+    made: bool = False  # there was nothing before
+
+    @property
+    def task(self) -> str | None:
+        return self.who.task
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What a task last saw of a path: everything up to deed `number`; `before` this command: up to that."""
+
+    number: int
+    there: bool
+    command: int
+    before: int | None
+    noted: int = 0
+    blind: bool = False
+    process: Who | None = None
+
+
+@dataclass
+class Name:
+    """A path and its past."""
+
+    deeds: list[Deed] = field(default_factory=list)
+    pictures: dict[str, Picture] = field(default_factory=dict)
+    contents: list[tuple[int, bytes]] = field(default_factory=list)
+    owners: dict[bytes, Deed] = field(default_factory=dict)
+    alive: list[Deed] = field(default_factory=list)
+    brought: dict[Deed, int] = field(default_factory=dict)  # by which command, to a name that was free
+    was_alive: dict[int, list[Deed]] = field(default_factory=dict)
+    unsure: set[int] = field(default_factory=set)  # contents that went with their directory, unread
+
+    @property
+    def number(self) -> int:
+        return self.deeds[-1].number if self.deeds else 0
+
+    def copy(self) -> Name:
+        return Name(
+            list(self.deeds),
+            dict(self.pictures),
+            list(self.contents),
+            dict(self.owners),
+            list(self.alive),
+            dict(self.brought),
+            dict(self.was_alive),
+            set(self.unsure),
+        )
+
+
+@dataclass
+class Pending:
+    """A path that a command deleted and may still make anew."""
+
+    who: Who
+    deed: Deed
+    before: Name
+    content: bytes | None  # None: it went with its directory, unread
+    must: set[str]
+    may: set[str]
+    known: int
+    said: list[Finding]
+    view: Finding | None
+
+
+def tokens(content: bytes) -> list[bytes]:
+    """Content is a row of marks of eight bytes, each written once in a world."""
+    return [content[i : i + 8] for i in range(0, len(content), 8)]
+
+
+class Oracle:
+    """:param parents: task → parent."""
+
+    def __init__(self, parents: dict[str, str] | None = None) -> None:
+        self.parents = parents or {}
+        self.files: dict[str, list[bytes]] = {}  # one-element lists: names of one file share theirs
+        self.names: dict[str, Name] = {}
+        self.memory: dict[tuple[int, str], int] = {}  # what a process itself has taken in
+        self.pending: dict[str, Pending] = {}
+        self.number = 0
+        self.must: list[Finding] = []
+        self.may: list[Finding] = []
+        self.notes: list[Finding] = []
+
+    # -- questions -----------------------------------------------------------------
+
+    def content(self, path: str) -> bytes | None:
+        box = self.files.get(path)
+        return box[0] if box is not None else None
+
+    def name(self, path: str) -> Name:
+        return self.names.setdefault(path, Name())
+
+    def known_content(self, who: Who, path: str) -> bytes:
+        """What the process would work from: what it read itself, else what its task last saw."""
+        number = self._known(who, path)
+        for n, content in reversed(self.name(path).contents):
+            if n <= number:
+                return content
+        return b""
+
+    def _known(self, who: Who, path: str) -> int:
+        own = self.memory.get((who.process, path))
+        if own is not None:
+            return own
+        picture = self.name(path).pictures.get(who.task or "")
+        return picture.number if picture and picture.there and not picture.blind else -1
+
+    def take(self) -> tuple[set[Finding], set[Finding], set[Finding]]:
+        """(must, may, notes) since the last call."""
+        result = set(self.must), set(self.may), set(self.notes)
+        self.must, self.may, self.notes = [], [], []
+        return result
+
+    def _related(self, a: str, b: str) -> bool:
+        def line(t: str | None) -> Iterable[str]:
+            while t is not None:
+                yield t
+                t = self.parents.get(t)
+
+        return a in line(b) or b in line(a)
+
+    # -- looks -----------------------------------------------------------------------
+
+    def file(self, path: str, content: bytes) -> None:
+        """It was there before anybody came."""
+        self.files[path] = [content]
+        self.name(path).contents.append((0, content))
+
+    def _same_file(self, path: str) -> list[str]:
+        box = self.files[path]
+        return [p for p, b in self.files.items() if b is box]
+
+    def look(self, who: Who, path: str) -> None:
+        """`who` reads the whole content of `path`, or finds that there is nothing to read."""
+        if path not in self.files:
+            name = self.name(path)
+            if who.task is not None and who.task in name.pictures:
+                self._see(who, name, there=False)
+            return
+        for p in self._same_file(path):
+            self.memory[who.process, p] = self.name(p).number
+            if who.task is not None:
+                self._see(who, self.name(p), there=True)
+
+    def _see(self, who: Who, name: Name, there: bool, wrote: bool = False) -> None:
+        assert who.task is not None
+        old = name.pictures.get(who.task)
+        name.pictures[who.task] = Picture(
+            name.number,
+            there,
+            who.command,
+            self._before(old, who),
+            name.number if wrote else (old.noted if old is not None and there else 0),
+            process=who,
+        )
+
+    @staticmethod
+    def _before(old: Picture | None, who: Who) -> int | None:
+        if old is None or old.blind:
+            return None
+        return old.before if old.command == who.command else old.number
+
+    # -- judging -----------------------------------------------------------------------
+
+    def _judge(self, who: Who, path: str, *, gone: bool = False, append: bool = False) -> list[Finding]:
+        """What is to be said before `who` changes `path`; conflicts are put on record."""
+        if who.task is None:
+            return []
+        name = self.name(path)
+        picture = name.pictures.get(who.task)
+        seen = picture.number if picture is not None else 0
+        news = [d for d in name.deeds if d.number > seen and d.task != who.task]
+        found: tuple[str, str | None] | None = None
+        if path not in self.files:
+            if picture is not None and picture.there and news and news[-1].gone:
+                found = ("external_write" if news[-1].task is None else "resurrected", news[-1].task)
+        elif not append:
+            found = self._overwrite(who, path, news, picture, gone)
+        if found is not None:
+            said = [Finding(who.task, path, *found)]
+            self.must += said
+            return said
+        if path in self.files and not gone:
+            view = self._view(who, path, append)
+            if view is not None:
+                self.notes.append(view)
+        return []
+
+    def _view(self, who: Who, path: str, append: bool = False) -> Finding | None:
+        """The note that `who`'s picture from before this command is old."""
+        name = self.name(path)
+        picture = name.pictures.get(who.task or "")
+        if who.task is None or picture is None or picture.blind:
+            return None
+        before = picture.before if picture.command == who.command else picture.number
+        if before is None:
+            return None
+        old = max(before, picture.noted)
+        missed = [d for d in name.deeds if d.number > old and d.task not in (None, who.task)]
+        missed = [d for d in missed if not (append and d.appended)]
+        return Finding(who.task, path, "stale_view", missed[-1].task) if missed else None
+
+    def _overwrite(
+        self, who: Who, path: str, news: list[Deed], picture: Picture | None, gone: bool
+    ) -> tuple[str, str | None] | None:
+        assert who.task is not None
+        name = self.name(path)
+        own = self.memory.get((who.process, path))
+        if own is not None and not gone and not self._child_told(who, name, picture):
+            lost = [d for d in name.deeds if d.number > own and self._rival(d, who)]
+            if lost:
+                return OVERWRITE, lost[-1].task
+        if not news or (own is not None and own >= name.number):
+            return None
+        siblings = [d for d in news if d.task is not None]
+        if siblings:
+            return OVERWRITE, siblings[-1].task
+        return ("external_write", None) if picture is not None and not picture.blind else None
+
+    @staticmethod
+    def _child_told(who: Who, name: Name, picture: Picture | None) -> bool:
+        """`text=$(cat f)`: what a process's own child has just read flows back to it."""
+        if picture is None or picture.number < name.number or picture.process is None:
+            return False
+        return who.process in picture.process.above
+
+    def _rival(self, deed: Deed, who: Who) -> bool:
+        assert who.task is not None
+        if deed.task is None:
+            return False
+        if deed.task == who.task:
+            return deed.who.command != who.command and not deed.who.kin(who)
+        return not self._related(deed.task, who.task)
+
+    # -- changes ---------------------------------------------------------------------------
+
+    def _deed(self, who: Who, **more: bool) -> Deed:
+        self.number += 1
+        return Deed(self.number, who, **more)
+
+    def _put(self, who: Who, path: str, deed: Deed, content: bytes | None, known: int | None) -> None:
+        """`path` now holds `content`, made from what was known at `known` (None: from what was there)."""
+        name = self.name(path)
+        name.deeds.append(deed)
+        alive = name.alive if known is None else [d for d in name.alive if d.number <= known]
+        name.alive = [*alive, deed]
+        for number, earlier in name.contents:
+            if content and earlier == content:  # whose work was in that is back with it
+                name.alive += [d for d in name.was_alive.get(number, ()) if d not in name.alive]
+        name.was_alive[deed.number] = list(name.alive)
+        if content is None:
+            self.memory.pop((who.process, path), None)
+        else:
+            name.contents.append((deed.number, content))
+            for token in tokens(content):
+                name.owners.setdefault(token, deed)
+            if (who.process, path) in self.memory:
+                self.memory[who.process, path] = deed.number
+        if who.task is not None:
+            self._see(who, name, there=content is not None, wrote=True)
+
+    def write(self, who: Who, path: str, content: bytes) -> None:
+        """A whole new content, by truncation, or in a file made anew."""
+        if path not in self.files:
+            self._create(who, path, content)
+            return
+        before = self.files[path][0]
+        names = self._same_file(path)
+        if content == before:  # no change: judged when the bytes are known
+            for p in names if content else ():
+                self._knows(who, p)
+            return
+        for p in names:
+            self._judge(who, p)
+        self.files[path][0] = content
+        for p in names:
+            self._reverts(who, p, content, before)
+            self._put(who, p, self._deed(who), content, self._known(who, p))
+
+    def _knows(self, who: Who, path: str) -> None:
+        name = self.name(path)
+        if (who.process, path) in self.memory:
+            self.memory[who.process, path] = name.number
+        old = name.pictures.get(who.task or "")
+        if who.task is not None and (old is None or old.number < name.number or not old.there):
+            self._see(who, name, there=True, wrote=True)
+
+    def _create(self, who: Who, path: str, content: bytes) -> None:
+        self._judge(who, path)
+        self.files[path] = [content]
+        self._appear(who, path, content, self._deed(who, made=True), ())
+
+    def _appear(self, who: Who, path: str, content: bytes, deed: Deed, brought: Iterable[Deed]) -> None:
+        """A file has come to a name that was free."""
+        name = self.name(path)
+        again = self.pending.pop(path, None)
+        if again is not None and again.who.task == who.task and again.who.command == who.command:
+            if content == again.content:
+                self._undo(who, path, again)
+                return
+            if again.view is not None:
+                self.notes.append(again.view)
+            before, known = again.content or b"", again.known
+            name.alive = [d for d in again.before.alive if d.number <= known]
+            self._reverts(who, path, content, before, again.before)
+            self._put(who, path, deed, content, None)
+        else:
+            if again is not None:
+                self._tell(again, path)
+            self._reverts(who, path, content, None)
+            name.alive = []
+            self._put(who, path, deed, content, None)
+        name.alive = [*brought, *name.alive]
+
+    def _undo(self, who: Who, path: str, again: Pending) -> None:
+        """Deleted and made anew with the same content by one command: nothing has happened."""
+        for said in again.said:
+            if said in self.must:
+                self.must.remove(said)
+        name = again.before
+        name.pictures = self.names[path].pictures
+        self.names[path] = name
+        self._knows(who, path)
+
+    def patch(self, who: Who, path: str, content: bytes) -> None:
+        """Some bytes in place (or the size): `content` is what it then holds."""
+        before = self.files[path][0]
+        if content == before:
+            return
+        names = self._same_file(path)
+        for p in names:
+            self._judge(who, p)
+        self.files[path][0] = content
+        for p in names:
+            self._reverts(who, p, content, before)
+            self._put(who, p, self._deed(who), content, None if content else self._known(who, p))
+
+    def append(self, who: Who, path: str, more: bytes) -> None:
+        if path not in self.files:
+            self._judge(who, path)
+            self.files[path] = [more]
+            self._appear(who, path, more, self._deed(who, made=True), ())
+            return
+        before = self.files[path][0]
+        self.files[path][0] = content = before + more
+        for p in self._same_file(path):
+            name = self.name(p)
+            self._judge(who, p, append=True)
+            old = name.pictures.get(who.task or "")
+            missed = any(d.task != who.task and d.number > (old.number if old else 0) for d in name.deeds)
+            self._reverts(who, p, content, before)
+            self._put(who, p, self._deed(who, appended=True), content, None)
+            if missed and who.task is not None:
+                # What was there is still there, and still unseen.
+                name.pictures[who.task] = Picture(
+                    old.number if old else 0,
+                    True,
+                    old.command if old else -1,
+                    old.before if old else None,
+                    name.number,
+                    old is None or old.blind,
+                    old.process if old else None,
+                )
+
+    def delete(self, who: Who, path: str) -> None:
+        said = self._judge(who, path, gone=True)
+        self._vanish(who, path, self.files.pop(path)[0], said)
+
+    def _vanish(
+        self, who: Who, path: str, content: bytes, said: list[Finding], unread: bool = False
+    ) -> None:
+        name = self.name(path)
+        before, known = name.copy(), self._known(who, path)
+        view = None if said else self._view(who, path)
+        must, may = self._stakes(who, name, content)
+        deed = self._deed(who, gone=True)
+        self._put(who, path, deed, None, -1)
+        earlier = self.pending.pop(path, None)
+        if earlier is not None:
+            self._tell(earlier, path)
+        if unread:
+            name.unsure.add(max(n for n, _ in name.contents))
+        self.pending[path] = Pending(who, deed, before, None if unread else content, must, may, known, said, view)
+
+    def _stakes(self, who: Who, name: Name, content: bytes, since: int = -1) -> tuple[set[str], set[str]]:
+        """Whose work (later than `since`) is in the content: surely, and perhaps."""
+        recent = set(name.deeds[-REMEMBERED:])
+        owned = [name.owners[t] for t in tokens(content) if t in name.owners]
+        owners = [d for d in owned if d in recent]
+        if name.deeds and not name.deeds[-1].gone:
+            owners.append(name.deeds[-1])
+
+        def others(deeds: Iterable[Deed]) -> set[str]:
+            # A name that this very command gave to the file is nobody's loss.
+            theirs = (d for d in deeds if d.number > since and name.brought.get(d) != who.command)
+            return {d.task for d in theirs if d.task is not None and d.task != who.task}
+
+        return others(owners), others(owned) | others(name.alive)
+
+    def _tell(self, pending: Pending, path: str) -> None:
+        if pending.who.task is None:
+            return
+        for into, tasks in ((self.must, pending.must), (self.may, pending.may)):
+            into += [Finding(t, path, "reverted", pending.who.task) for t in sorted(tasks)]
+
+    def _reverts(
+        self, who: Who, path: str, content: bytes, before: bytes | None, past: Name | None = None
+    ) -> None:
+        """Is `content` one from before somebody's work? `before` is what it takes the place of."""
+        name = past or self.name(path)
+        if who.task is None:
+            return
+        numbers = [n for n, c in name.contents if c == content]
+        if not numbers:
+            return
+        since = numbers[-1]
+        recent = [n for n, _ in name.contents][-REMEMBERED:]
+        if before is None:
+            last = name.deeds[-1] if name.deeds else None
+            if last is None or not last.gone or last.task in (None, who.task) or self._own_file(name):
+                return
+            must, may = {str(last.task)}, set[str]()
+        else:
+            must, may = self._stakes(who, name, before, since)
+        into = self.must if since in recent and since not in name.unsure else self.may
+        into += [Finding(t, path, "reverted", who.task) for t in sorted(must)]
+        self.may += [Finding(t, path, "reverted", who.task) for t in sorted(may)]
+
+    @staticmethod
+    def _own_file(name: Name) -> bool:
+        """True when whoever deleted it last had also made it: a temporary file, a lock."""
+        task, own = name.deeds[-1].task, False
+        for deed in reversed(name.deeds):
+            if deed.task != task:
+                break
+            own = deed.made
+        return own
+
+    # -- names -----------------------------------------------------------------------------
+
+    def rename(self, who: Who, source: str, target: str) -> None:
+        """The source's name is gone; what the task knew of it, it knows of the target."""
+        box, over = self.files[source], self.files.get(target)
+        if over is not None and over[0] == box[0]:
+            said = self._judge(who, source, gone=True)
+            self.files[target] = self.files.pop(source)
+            self._vanish(who, source, box[0], said)
+            self._knows(who, target)
+            return
+        self._judge(who, target)
+        said = self._judge(who, source, gone=True)
+        self._move(who, source, target, said)
+
+    def rename_directory(self, who: Who, source: str, target: str) -> None:
+        below = sorted(p for p in self.files if p.startswith(source + "/"))
+        said = {p: self._judge(who, p, gone=True) for p in below}
+        known = [p for p in below if self.name(p).deeds or self.name(p).pictures]
+        coming = {target + p[len(source) :] for p in known}
+        for p in [p for p in self.names if p.startswith(target + "/") and p not in coming]:
+            # Another directory took its name: what was there is past.
+            gone = self.pending.pop(p, None)
+            if gone is not None:
+                self._tell(gone, p)
+            del self.names[p]
+        for p in below:
+            name, new = self.name(p), target + p[len(source) :]
+            if p in known:
+                sure = len(self.must)
+                self._move(who, p, new, said[p], unread=True)
+                # What stands below a moved directory is not read: a revert by content may pass unseen.
+                self.may += [f for f in self.must[sure:] if f.path == new and f.kind == "reverted"]
+                self.must[sure:] = [f for f in self.must[sure:] if f not in self.may]
+            else:  # nobody has touched it or looked at it: nothing to remember
+                self.files[new] = self.files.pop(p)
+                self.name(new).contents += name.contents
+                name.unsure.update(n for n, _ in name.contents)
+                self.name(new).unsure |= name.unsure
+
+    def _move(
+        self, who: Who, source: str, target: str, said: list[Finding], unread: bool = False
+    ) -> None:
+        old, new = self.name(source), self.name(target)
+        box, over = self.files.pop(source), self.files.get(target)
+        ignorant = who.task is not None and not self._knows_now(who.task, old)
+        up_to_date = {t: p for t, p in old.pictures.items() if p.there and p.number >= old.number}
+        outdated = {t: p for t, p in old.pictures.items() if p.there and p.number < old.number}
+        fresh = not new.deeds and not new.pictures
+        known = -1 if ignorant or over is None else self._known(who, target)
+        brought = [d for d in old.alive if not d.gone]
+        past = [d for d in old.deeds if not d.gone]
+        new.owners = {**new.owners, **old.owners}
+        contents = sorted({*new.contents, *old.contents})
+        unsure = new.unsure | {n for n, _ in old.contents}  # they stood under another name
+        self.files[target] = box
+        again = self.pending.get(target)
+        if over is not None or again is None or again.who.command != who.command or ignorant:
+            # Another file takes the name: what was not known is not there any more.
+            lost = {d for d in new.deeds if d.number > known}
+        else:
+            lost = {d for d in new.deeds if d.number > again.known}
+        deed = self._deed(who)
+        mine = new.pictures.get(who.task or "")
+        taken = self.memory.get((who.process, target))
+        if over is not None:
+            new.alive = [*brought, *(d for d in new.alive if d.number <= known)]
+            self._reverts(who, target, box[0], over[0])
+            self._put(who, target, deed, box[0], None)
+        else:
+            self._appear(who, target, box[0], deed, brought)
+            new = self.name(target)
+            if new.deeds[-1:] != [deed]:
+                lost, past = set(), []  # it was there before, and is there again
+            else:
+                new.brought = dict.fromkeys(past, who.command)
+        new.contents = sorted({*contents, *new.contents})
+        new.unsure |= unsure
+        new.deeds = sorted({*new.deeds, *past} - (lost - set(past)), key=lambda d: d.number)
+        for task, picture in up_to_date.items():
+            new.pictures[task] = replace(picture, number=new.number)
+        for task, picture in outdated.items():
+            if fresh or task == who.task:
+                new.pictures[task] = picture
+        if who.task is not None:
+            if not ignorant:
+                if mine is not None:
+                    new.pictures[who.task] = mine
+                self._see(who, new, there=True, wrote=True)
+            if ignorant and taken is not None:
+                self.memory[who.process, target] = taken
+            if ignorant and who.task not in outdated:
+                new.pictures[who.task] = Picture(0, True, -1, None, 0, True)
+        self._vanish(who, source, box[0], said, unread)
+
+    @staticmethod
+    def _knows_now(task: str, name: Name) -> bool:
+        picture = name.pictures.get(task)
+        return picture is not None and not picture.blind and picture.number >= name.number
+
+    def link(self, who: Who, known: str, target: str) -> None:
+        """A further name: what was seen under the one is seen under the other."""
+        self._judge(who, target)
+        others = self._same_file(known)
+        self.files[target] = self.files[known]
+        self._appear(who, target, self.files[known][0], self._deed(who, made=True), ())
+        new = self.name(target)
+        for old in map(self.name, others):
+            for task, picture in old.pictures.items():
+                if task != who.task and picture.there and picture.number >= old.number:
+                    new.pictures[task] = replace(picture, number=new.number)
+
+    def end(self, command: int) -> None:
+        """The command is over: what it deleted stays deleted."""
+        for path, pending in list(self.pending.items()):
+            if pending.who.command == command:
+                del self.pending[path]
+                self._tell(pending, path)
