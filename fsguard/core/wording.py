@@ -8,6 +8,7 @@ can neither drive a terminal nor pass for an instruction.
 
 from __future__ import annotations
 
+import shlex
 import unicodedata
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -60,7 +61,33 @@ def show_path(path: bytes) -> str:
     return text if plain else quoted
 
 
-def _who(write: Write, now: float | None = None) -> str:
+def command(name: str, path: bytes, version: int | None = None) -> str:
+    """A command of ours about `path`, to be pasted into a shell: a file name stays one word there.
+
+    An agent will run what it reads here, whoever has chosen the name.
+    """
+    text = path.decode("utf-8", "surrogateescape")
+    if text.startswith("-"):
+        text = "./" + text
+    if version is not None:
+        text += f"@{version}"
+    if any(unicodedata.category(ch) in _UNSAFE for ch in text):
+        return f"`fsguard {name} $'{''.join(map(_ansi_c, text))}'`"
+    return f"`fsguard {name} {shlex.quote(text)}`"
+
+
+def _ansi_c(ch: str) -> str:
+    code = ord(ch)
+    if ch in "'\\":
+        return "\\" + ch
+    if unicodedata.category(ch) not in _UNSAFE:
+        return ch
+    if 0xDC80 <= code <= 0xDCFF:
+        return f"\\x{code - 0xDC00:02x}"
+    return f"\\x{code:02x}" if code < 0x80 else f"\\U{code:08x}"
+
+
+def _who(write: Write) -> str:
     if write.task is None:
         return f"{quote(write.process.name or 'a process', 40)} (pid {write.process.pid or '?'}, no task)"
     task = write.task
@@ -133,24 +160,24 @@ def _capital(text: str) -> str:
 def sentence(
     finding: Finding,
     path: bytes,
-    command: str,
+    text: str,
     refused: bool,
     more: int = 0,
     waited: float | None = None,
 ) -> str:
     """The warning for `finding`; `more` counts further paths.
 
-    `command` is the warned task's own; empty: it is only asked what would be.
+    `text` is the warned task's own; empty: it is only asked what would be.
 
     `waited`: for a collision, the seconds for which the turn was waited for in vain.
     """
     p = show_path(path)
-    mine = quote(command) if command else "a write now"
+    mine = quote(text) if text else "a write now"
     does, read = _ACT[finding.act], _read(finding, p)
     if finding.kind is Kind.PARTIAL_VIEW:
         return f"{mine} {does} {p} as a whole; {read}, and only a part of it.{_also(more)}"
     if finding.kind is Kind.CONCURRENT_WRITE:
-        return _collision(finding, p, mine, refused, waited) + _also(more)
+        return _collision(finding, path, mine, refused, waited) + _also(more)
     first = _changes(p, finding.writes)
     if finding.kind is Kind.STALE_VIEW:
         return (
@@ -168,17 +195,17 @@ def sentence(
         return (
             f"{first}. {what}: refused, nothing was changed. Read {p} first, then do it again.{_also(more)}"
         )
-    return (
-        f"{first}. {what}. Read {p} again and put back what is missing; see `fsguard who {p}`.{_also(more)}"
-    )
+    see = command("who", path)
+    return f"{first}. {what}. Read {p} again and put back what is missing; see {see}.{_also(more)}"
 
 
 def _writing(write: Write, path: str) -> str:
     return f"{_who(write)} is writing {path} (at {clock(write.time)}, with {quote(write.command.text)})"
 
 
-def _collision(finding: Finding, path: str, mine: str, refused: bool, waited: float | None) -> str:
-    first = _writing(finding.writes[0], path)
+def _collision(finding: Finding, path: bytes, mine: str, refused: bool, waited: float | None) -> str:
+    p = show_path(path)
+    first = _writing(finding.writes[0], p)
     does = _ACT[finding.act]
     if waited is not None:
         text = f"{first}; {mine} waited {waited:g} s for its turn in vain"
@@ -189,7 +216,7 @@ def _collision(finding: Finding, path: str, mine: str, refused: bool, waited: fl
         return f"{first}; {mine} {does} it: refused, nothing was changed. Try again when it is done."
     else:
         text = f"{first}; {mine} {does} it at the same time"
-    return f"{text}. The two may be mixed or one of them lost: read {path} again; see `fsguard who {path}`."
+    return f"{text}. The two may be mixed or one of them lost: read {p} again; see {command('who', path)}."
 
 
 def collided(path: bytes, act: Write, mine: Write, more: int = 0) -> str:
@@ -197,18 +224,18 @@ def collided(path: bytes, act: Write, mine: Write, more: int = 0) -> str:
     p = show_path(path)
     return (
         f"{_did(act, f'{_DID[act.act]} {p}')} while your {quote(mine.command.text)} was writing it."
-        f" The two may be mixed or one of them lost: read {p} again; see `fsguard who {p}`.{_also(more)}"
+        f" The two may be mixed or one of them lost: read {p} again; see {command('who', path)}.{_also(more)}"
     )
 
 
-def waited(path: bytes, command: str, holder: Write, seconds: float, more: int = 0) -> str:
+def waited(path: bytes, text: str, holder: Write, seconds: float, more: int = 0) -> str:
     """A note: how long a write waited, and for whom."""
     p = show_path(path)
-    return f"{quote(command)} waited {seconds:.1f} s until {_who(holder)} had written {p}.{_also(more)}"
+    return f"{quote(text)} waited {seconds:.1f} s until {_who(holder)} had written {p}.{_also(more)}"
 
 
 def leased(
-    path: bytes, command: str, lease: Lease, since: float, until: float, waited: float, more: int = 0
+    path: bytes, text: str, lease: Lease, since: float, until: float, waited: float, more: int = 0
 ) -> str:
     """A refusal: who holds the lease, why, since when, until when, and what can be done."""
     p = show_path(path)
@@ -216,8 +243,8 @@ def leased(
     wait = f" waited {waited:.1f} s and" if waited >= 0.1 else ""
     return (
         f"Task {quote(lease.task.id, 80)} has a lease on {p}{why} since {clock(since)}, until {clock(until)}"
-        f" unless it goes on writing; {quote(command)}{wait} was refused, nothing was changed. Try again"
-        f" later, or ask for it: `fsguard lease request {p}`; `fsguard lease release {lease.id} --force`"
+        f" unless it goes on writing; {quote(text)}{wait} was refused, nothing was changed. Try again"
+        f" later, or ask for it: {command('lease request', path)}; `fsguard lease release {lease.id} --force`"
         f" takes it.{_also(more)}"
     )
 
@@ -236,7 +263,7 @@ def remedy(path: bytes, kept: Kept) -> str:
     """How to bring back what was destroyed, or why that can't be done."""
     if kept.reason is not None:
         return f" What was there is not kept: {kept.reason}."
-    return f" `fsguard restore {show_path(path)}@{kept.number}` brings back what was there."
+    return f" {command('restore', path, kept.number)} brings back what was there."
 
 
 def reverted(path: bytes, act: Write, victim: Write, deleted: bool, more: int = 0) -> str:
@@ -248,7 +275,7 @@ def reverted(path: bytes, act: Write, victim: Write, deleted: bool, more: int = 
         what = _did(act, f"put {p} back to an earlier content")
     return (
         f"{what}. What you wrote there at {clock(victim.time)} is gone. Look at {p} before you build on it;"
-        f" see `fsguard who {p}`.{_also(more)}"
+        f" see {command('who', path)}.{_also(more)}"
     )
 
 
