@@ -36,6 +36,13 @@ class Lease:
     def until(self) -> float:
         return self.active + self.ttl
 
+    def covers_below(self, directory: bytes) -> bool:
+        """True for a directory that the lease is on, or that has something in it that the lease names."""
+        prefix = directory + b"/"
+        return self.patterns(prefix + b"x") or any(
+            _as_path(p).startswith(prefix) for p in self.patterns.lines
+        )
+
     def alive(self, now: float) -> bool:
         return now < self.until and self.task.ended is None
 
@@ -89,6 +96,15 @@ class Leases:
         for lease in self._leases.values():
             if lease.alive(now) and lease.patterns(path):
                 # The oldest decides: two that overlap must not shut each other out.
+                return None if lease.task.related(task) else lease
+        return None
+
+    def over_tree(self, directory: bytes, task: Task | None, now: float) -> Lease | None:
+        """The oldest lease that keeps `task` from moving `directory`, with whatever is below it."""
+        if task is None:
+            return None
+        for lease in self._leases.values():
+            if lease.alive(now) and lease.covers_below(directory):
                 return None if lease.task.related(task) else lease
         return None
 

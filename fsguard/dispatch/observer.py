@@ -242,13 +242,18 @@ class Dispatch:
         edit = Edit(actor)
         source, target = change.source, change.target
         if change.directory:
-            for state in self.guard.ledger.below(source):
-                if not state.absent:
-                    self.judge(edit, state.path, Act.MOVE_AWAY)
+            self.waiting.check_lease_below(source, actor)
+            self.waiting.check_lease_below(target, actor)
+            known = self._known_below(source)
+            for path in known:
+                self.judge_change(edit, path, Act.MOVE_AWAY)
             yield
             self.guard.renamed(edit, source, target, self.clock(), directory=True)
+            for path in known:
+                self.waiting.moved(path)
             return
         same = change.replaced is not None and self._same(change.file, change.replaced)
+        self.waiting.check_lease(target, actor)
         if change.replaced is None:
             self.judge(edit, target, Act.CREATE)
         elif not same:
@@ -264,6 +269,12 @@ class Dispatch:
         self.waiting.moved(target)
         if change.file is not None:
             self.close(edit, change.file)
+
+    def _known_below(self, directory: bytes) -> list[bytes]:
+        """What is on record, and there, below `directory`, which is about to get another name."""
+        if self.guard.ignored(directory + b"/x"):
+            return []  # node_modules: installers rename there thousands of times
+        return [s.path for s in self.guard.ledger.below(directory) if not s.absent]
 
     def _same(self, one: FileView | None, other: FileView) -> bool:
         """Equal content, as far as it may be compared."""
@@ -282,11 +293,14 @@ class Dispatch:
         touched: list[bytes] = []
         for path, file, directory in pairs:
             if directory:
-                touched += [s.path for s in self.guard.ledger.below(path) if not s.absent]
+                self.waiting.check_lease_below(path, actor)
+                known = self._known_below(path)
             else:
-                touched.append(path)
-            for p in touched:
+                known = [path]
+            for p in known:
                 self.judge_change(edit, p, Act.REPLACE, file)
+            touched += known
+        for path, file, directory in pairs:
             if not directory:
                 self.base(edit, path, file, Act.REPLACE)
         yield
@@ -297,6 +311,7 @@ class Dispatch:
     @contextmanager
     def _link(self, actor: Actor, change: Linked) -> Iterator[None]:
         edit = Edit(actor)
+        self.waiting.check_lease(change.target, actor)
         self.judge(edit, change.target, Act.CREATE)
         known = [p for p in change.file.paths() if p != change.target]
         yield
@@ -306,6 +321,7 @@ class Dispatch:
     @contextmanager
     def _make(self, actor: Actor, change: Made) -> Iterator[None]:
         edit = Edit(actor)
+        self.waiting.check_lease(change.path, actor)
         self.judge(edit, change.path, Act.CREATE)
         yield
         self.guard.done(edit, change.path, Act.CREATE, self.clock())

@@ -80,7 +80,7 @@ class Waiting:
         :raises OSError: EAGAIN when the wait ran out under ``block``, EINTR when
             the waiter was killed or interrupted.
         """
-        edit, append = session.edit, bool(session.flags & os.O_APPEND)
+        edit, append = session.edit, bool(session.flags & os.O_APPEND) and act is not Act.TRUNCATE
         actor = edit.actor
         if len(self.leases):
             await self._behind_lease(path, actor, caller)
@@ -135,9 +135,14 @@ class Waiting:
         self.leases.wrote(path, actor.task, self.now())
 
     def _lease_over(self, path: bytes, actor: Actor) -> Lease | None:
-        if actor.task is None or actor.disabled:
+        if not self._leases_bind(path, actor):
             return None
         return self.leases.over(path, actor.task, self.now())
+
+    def _leases_bind(self, path: bytes, actor: Actor) -> bool:
+        if actor.task is None or actor.disabled:
+            return False
+        return self._guard.policies.of(path, actor.task.id) != "off"
 
     def _leased(self, path: bytes, actor: Actor, lease: Lease, waited: float) -> OSError:
         now = self._clock()
@@ -151,6 +156,13 @@ class Waiting:
         """For what never waits. :raises OSError: EBUSY under another task's lease."""
         if len(self.leases) and (lease := self._lease_over(path, actor)) is not None:
             raise self._leased(path, actor, lease, 0.0)
+
+    def check_lease_below(self, directory: bytes, actor: Actor) -> None:
+        """`check_lease` for a directory that is about to be renamed with all that is in it."""
+        if len(self.leases) and self._leases_bind(directory, actor):
+            lease = self.leases.over_tree(directory, actor.task, self.now())
+            if lease is not None:
+                raise self._leased(directory, actor, lease, 0.0)
 
     def _writing(self, patterns: Patterns, task: Task) -> str | None:
         """Another task that is writing a path of `patterns` right now."""
@@ -200,6 +212,8 @@ class Waiting:
         :raises OSError: EBUSY under ``block``.
         """
         append = act is Act.APPEND
+        if len(self.leases):
+            self.leases.wrote(path, edit.actor.task, self.now())
         foreign = self.turns.begin(path, session, edit.actor, append, self.now())
         if foreign is not None:
             self.collide(edit, path, act, foreign)

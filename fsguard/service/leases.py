@@ -11,6 +11,7 @@ import trio
 from fsguard.control import params as p
 from fsguard.control.server import Peer
 from fsguard.core.leases import Lease
+from fsguard.core.model import Task
 from fsguard.core.wording import rfc3339
 from fsguard.errors import BusyError, RefusedError, UsageError
 from fsguard.service.base import Part, task_id
@@ -106,13 +107,18 @@ class LeaseRequests(Part):
         else:
             found = [le for le in self._leases.all(self._now()) if le.task.id == name]
         for lease in found:
-            if name is not None and lease.task.id != name and not force:
+            if lease.task.id != name and not force and not self._is_own(peer, lease.task):
                 raise RefusedError(
-                    f"lease {lease.id} belongs to task {lease.task.id!r}", "--force releases it all the same."
+                    f"lease {lease.id} belongs to task {lease.task.id!r}",
+                    "Name that task with --task, or take it with --force.",
                 )
             self._may_speak_for(peer, lease.task)
             self._leases.release(lease, self._now())
         return {"released": [lease.id for lease in found]}
+
+    def _is_own(self, peer: Peer, holder: Task) -> bool:
+        own = self._caller(peer).task
+        return own is not None and holder.below(own)
 
     async def request(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
         """Ask the holders of what is in the way to let go: they are told, nothing is taken."""
