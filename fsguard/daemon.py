@@ -14,7 +14,8 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,7 @@ from fsguard.attribution.resolver import Resolver
 from fsguard.control import registry
 from fsguard.control.server import serve
 from fsguard.core.guard import Guard, Limits
+from fsguard.core.model import Actor, Process
 from fsguard.core.policy import DEFAULT_IGNORE, Policies
 from fsguard.core.turns import Turns
 from fsguard.dispatch import Dispatch
@@ -201,13 +203,36 @@ class Daemon:
         while True:
             await trio.sleep(SETTLE_SECONDS)
             if self.guard.deletions:
-                self.guard.settle(time.time(), self.resolver.gone)
+                with _not_fatal("judging deletions"):
+                    self.guard.settle(time.time(), self._gone_once())
+
+    def _gone_once(self) -> Callable[[Actor], bool]:
+        """`Resolver.gone`, asked once for each process: one `rm -rf` leaves thousands of deletions."""
+        known: dict[Process, bool] = {}
+
+        def gone(actor: Actor) -> bool:
+            if actor.process not in known:
+                known[actor.process] = self.resolver.gone(actor)
+            return known[actor.process]
+
+        return gone
 
     async def _housekeeping(self) -> None:
         while True:
             await trio.sleep(HOUSEKEEPING_SECONDS)
-            self.service.runs.forget_runs()
-            self.guard.tasks.forget_idle(time.time() - self.settings.forget_after)
+            with _not_fatal("forgetting runs"):
+                self.service.runs.forget_runs()
+            with _not_fatal("forgetting tasks"):
+                self.guard.tasks.forget_idle(time.time() - self.settings.forget_after)
+
+
+@contextmanager
+def _not_fatal(what: str) -> Iterator[None]:
+    """The mount outlives a mistake in what is only done beside it: somebody works there."""
+    try:
+        yield
+    except Exception as e:
+        _log.error("%s failed: %s", what, describe(e))
 
 
 class Ready:

@@ -80,6 +80,9 @@ class Announced:
         self._expire(now)
         return call
 
+    def get(self, call_id: str) -> Announcement | None:
+        return self._calls.get(call_id)
+
     def end(self, call_id: str) -> Announcement | None:
         return self._calls.pop(call_id, None)
 

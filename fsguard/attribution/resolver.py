@@ -160,7 +160,10 @@ class Resolver:
             return False
         number, args = call
         flags = _open_flags(number, args)
-        return flags is not None and not flags & os.O_CREAT and flags & os.O_ACCMODE != os.O_WRONLY
+        if flags is None or flags & os.O_ACCMODE == os.O_WRONLY:
+            return False
+        # `cp` asks with O_PATH | O_DIRECTORY whether its target is a directory.
+        return not flags & (os.O_CREAT | os.O_PATH | os.O_DIRECTORY)
 
     def wants_out(self, tid: int) -> bool:
         """True when a wait of this thread should end now: it is gone, or told to stop."""
@@ -274,8 +277,12 @@ class Resolver:
 
     def _process(self, pid: int, stat: procfs.Stat, depth: int = 0) -> Process:
         process = self._processes.get(pid)
+        if process is None and (known := self._known.get(pid)) is not None:
+            process = known.actor.process  # one process is one object: who reads and whose child writes
         if process is not None and process.start == stat.start:
             process.name = stat.comm
+            self._processes[pid] = process
+            self._processes.move_to_end(pid)
             return process
         process = Process(pid, stat.start, stat.comm)
         if stat.ppid > 0 and depth < 64:

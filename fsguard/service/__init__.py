@@ -94,7 +94,7 @@ class Service:
             **self._status(),
             "policy": guard.policies.default,
             "attribution": dict(self._resolver.means),
-            "tasks": [self._tasks.task_json(t) for t in guard.tasks],
+            "tasks": self._tasks.all(),
             "open_handles": len(self._dispatch.open_files),
             "pending": len(guard.outbox.pending()),
             "warnings_total": guard.outbox.total,

@@ -9,7 +9,7 @@ from typing import Any
 from fsguard.control import params as p
 from fsguard.control.server import Peer
 from fsguard.core.guard import Change as Edit
-from fsguard.core.model import Act, Actor, Command
+from fsguard.core.model import Act, Actor, Command, Task
 from fsguard.core.wording import rfc3339
 from fsguard.errors import UsageError
 from fsguard.service.base import Part, path_of, show, task_id, warning_json, when
@@ -88,7 +88,9 @@ class Records(Part):
         }
 
     async def check(self, peer: Peer, params: dict[str, Any]) -> list[dict[str, Any]]:
-        task = self._task(task_id(p.text(params, "task")))
+        asked = task_id(p.text(params, "task"))
+        # A question makes no task: one that was never seen is judged as one that never read.
+        task = self._guard.tasks.find(asked) or Task(asked)
         result = []
         for name in p.texts(params, "paths"):
             found = self._guard.check(task, path_of(name))

@@ -46,12 +46,15 @@ class Runs(Part):
         known = self._guard.tasks.find(name)
         if known is not None:
             self._may_speak_for(peer, known)
+        above = self._guard.tasks.find(parent_name) if parent_name else None
+        if above is not None and not (known is not None and known.parent is above):
+            self._may_speak_for(peer, above)  # its turns and leases would be shared
         parent = self._task(task_id(parent_name)) if parent_name else caller
         task = self._task(name)
         made = known is None and caller is not None
         if parent is not None and parent is not task and not self._guard.tasks.adopt(task, parent):
-            above = task.parent.id if task.parent is not None else name
-            raise UsageError(f"task {name!r} cannot become a child of {parent.id!r}: it is below {above!r}")
+            over = task.parent.id if task.parent is not None else name
+            raise UsageError(f"task {name!r} cannot become a child of {parent.id!r}: it is below {over!r}")
         task.name = p.optional_text(params, "name") or task.name
         task.intent = (p.optional_text(params, "intent") or task.intent or "")[:400] or None
         task.ended = None

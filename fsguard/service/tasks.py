@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import Any
 
 from fsguard.control import params as p
@@ -17,8 +18,18 @@ __all__ = ["Tasks"]
 
 
 class Tasks(Part):
-    def task_json(self, task: Task) -> dict[str, Any]:
+    def all(self) -> list[dict[str, Any]]:
+        """Every task; what all of them share is counted once, there may be thousands."""
+        pending = Counter(w.task for w in self._guard.outbox.pending())
+        running = Counter(r.task.id for r in self._resolver.runs.values() if not r.ended)
+        return [self._json(t, pending[t.id], running[t.id]) for t in self._guard.tasks]
+
+    def _one(self, task: Task) -> dict[str, Any]:
         running = sum(1 for r in self._resolver.runs.values() if r.task is task and not r.ended)
+        return self._json(task, len(self._guard.outbox.pending(task.id)), running)
+
+    @staticmethod
+    def _json(task: Task, pending: int, running: int) -> dict[str, Any]:
         return {
             "task": task.id,
             "name": task.name,
@@ -33,16 +44,16 @@ class Tasks(Part):
             "running": running,
             "reads": task.reads,
             "writes": task.writes,
-            "pending": len(self._guard.outbox.pending(task.id)),
+            "pending": pending,
         }
 
     async def task_list(self, peer: Peer, params: dict[str, Any]) -> list[dict[str, Any]]:
-        return [self.task_json(t) for t in self._guard.tasks]
+        return self.all()
 
     async def task_show(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
         task = self._known(p.text(params, "task"))
         stale = [show(x) for x in self._guard.stale_reads(task)]
-        return {**self.task_json(task), "stale_reads": stale}
+        return {**self._one(task), "stale_reads": stale}
 
     async def task_end(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
         task = self._known(p.text(params, "task"))

@@ -67,9 +67,12 @@ class Tools(Part):
         }
 
     async def tool_end(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
-        call = self._resolver.announced.end(p.text(params, "tool_use_id")[:200])
+        name = p.text(params, "tool_use_id")[:200]
+        call = self._resolver.announced.get(name)
         if call is None:
             return {"warnings": []}
+        self._may_speak_for(peer, call.task)
+        self._resolver.announced.end(name)
         now = time.time()
         call.actor.command.ended = now
         self._guard.settle(now, self._resolver.gone, call.actor.command)
