@@ -77,6 +77,10 @@ class Change:
     first: dict[PathState, int] = field(default_factory=dict)
     last: dict[PathState, int] = field(default_factory=dict)
 
+    def joined(self, actor: Actor) -> Change:
+        """The same session, gone on with by another process of the task: `sh -c 'cat > f'`."""
+        return replace(self, actor=actor)
+
 
 class Guard:
     """Judges what tasks do to the paths of one workspace."""
@@ -227,8 +231,9 @@ class Guard:
         state = self.ledger.find(path)
         last = state.writers[-1] if state is not None and state.writers else None
         own = last is not None and last.task is not None and last.task is actor.task
-        if act is Act.MOVE_AWAY:  # not of a temporary file that takes its place
-            return not own or (state is not None and any(w.task is not actor.task for w in state.writers))
+        if act is Act.MOVE_AWAY and state is not None and state.writers and state.writers[0].made:
+            # Not of a temporary file that takes its place.
+            return any(w.task is not actor.task for w in state.writers)
         alone = len(self.tasks) <= (1 if actor.task is not None else 0)
         return len(self.tasks) > 0 and not (own and alone and act in (Act.DELETE, Act.APPEND))
 
@@ -581,7 +586,8 @@ class Guard:
                         if path == state.path:
                             self.outbox.withdraw(warning, path)
                 continue
-            act = next((w for w in reversed(state.writers) if w.process is change.actor.process), None)
+            task = change.actor.task
+            act = next((w for w in reversed(state.writers) if w.version >= first and w.task is task), None)
             earlier = undo.holding(value, first) if value is not None and undo is not None else None
             if act is None or undo is None or earlier is None:
                 continue

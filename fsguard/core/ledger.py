@@ -110,7 +110,7 @@ class Ledger:
     def move(self, state: PathState, actor: Actor, act: Act, time: float) -> int:
         """A new version of `state` by `actor`; returns its number."""
         last = state.writers[-1] if state.writers else None
-        same = last is not None and _same_run(last, actor)
+        same = last is not None and last.task is actor.task
         changing(state, act, self.known_to(state, actor), same)
         return self._write(state, actor, act, time)
 

@@ -22,7 +22,7 @@ class OpenFile:
     """One open file description, as the guard sees it.
 
     Several processes may write through it (inherited descriptors): there is
-    one write session for each.
+    one write session for each task.
     """
 
     def __init__(self, dispatch: Dispatch, actor: Actor, tid: int, flags: int) -> None:
@@ -46,7 +46,8 @@ class OpenFile:
     def edit_of(self, actor: Actor) -> Edit:
         edit = self._edits.get(actor)
         if edit is None:
-            edit = self._edits[actor] = Edit(actor)
+            ours = next((e for e in self._edits.values() if e.actor.task is actor.task), None)
+            edit = self._edits[actor] = Edit(actor) if ours is None else ours.joined(actor)
         return edit
 
     # -- opening --------------------------------------------------------------
@@ -175,7 +176,8 @@ class OpenFile:
         if not any(e.first or e.raised for e in self._edits.values()):
             return
         here = set(file.paths())
-        for edit in self._edits.values():
+        sessions = {e.actor.task: e for e in reversed(self._edits.values())}
+        for edit in reversed(sessions.values()):
             self._dispatch.guard.spared(edit)
             for state in [s for s in edit.first if s.path not in here]:
                 del edit.first[state]  # renamed or unlinked meanwhile: another file's business

@@ -426,9 +426,7 @@ class Oracle:
         said = self._judge(who, path, gone=True)
         self._vanish(who, path, self.files.pop(path)[0], said)
 
-    def _vanish(
-        self, who: Who, path: str, content: bytes, said: list[Finding], unread: bool = False
-    ) -> None:
+    def _vanish(self, who: Who, path: str, content: bytes, said: list[Finding], unread: bool = False) -> None:
         name = self.name(path)
         before, known = name.copy(), self._known(who, path)
         view = None if said else self._view(who, path)
@@ -440,13 +438,16 @@ class Oracle:
             self._tell(earlier, path)
         if unread:
             name.unsure.add(max(n for n, _ in name.contents))
-        self.pending[path] = Pending(who, deed, before, None if unread else content, must, may, known, said, view)
+        self.pending[path] = Pending(
+            who, deed, before, None if unread else content, must, may, known, said, view
+        )
 
     def _stakes(self, who: Who, name: Name, content: bytes, since: int = -1) -> tuple[set[str], set[str]]:
         """Whose work (later than `since`) is in the content: surely, and perhaps."""
         recent = set(name.deeds[-REMEMBERED:])
         owned = [name.owners[t] for t in tokens(content) if t in name.owners]
-        owners = [d for d in owned if d in recent]
+        # What was deleted and comes back from somebody's memory is that one's work.
+        owners = [d for d in owned if d in recent and d in name.alive]
         if name.deeds and not name.deeds[-1].gone:
             owners.append(name.deeds[-1])
 
@@ -536,9 +537,7 @@ class Oracle:
                 name.unsure.update(n for n, _ in name.contents)
                 self.name(new).unsure |= name.unsure
 
-    def _move(
-        self, who: Who, source: str, target: str, said: list[Finding], unread: bool = False
-    ) -> None:
+    def _move(self, who: Who, source: str, target: str, said: list[Finding], unread: bool = False) -> None:
         old, new = self.name(source), self.name(target)
         box, over = self.files.pop(source), self.files.get(target)
         ignorant = who.task is not None and not self._knows_now(who.task, old)
