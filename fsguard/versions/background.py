@@ -72,7 +72,7 @@ class Background:
         self._done = threading.Condition()
         self._applied = self._submitted = journal.number
         self._ending = False
-        self._renewed = -RENEW_PAUSE
+        self._renewed = time.monotonic() if catalogue.lodging else -RENEW_PAUSE
         self._said = ""
         self._thread = threading.Thread(target=self._run, name="fsguard-versions", daemon=True)
 
@@ -141,6 +141,8 @@ class Background:
             self._held += self._next()
             if self.catalogue.damaged:
                 self._renew()
+            elif self.catalogue.lodging and time.monotonic() >= self._renewed + RENEW_PAUSE:
+                self._come_home()
             if self._held:
                 self._carry_over()
             self._tidy()
@@ -160,8 +162,8 @@ class Background:
             batch, self._queue = self._queue, []
             if not batch:
                 return batch
-            if self.journal.full:
-                self.journal.start(self.journal.number)
+            if self.journal.full or self.journal.closed:
+                self.journal.restart()
         return batch
 
     def _carry_over(self) -> None:
@@ -254,28 +256,20 @@ class Background:
     def _collect(self, digests: set[bytes]) -> None:
         """Remove content that nothing refers to."""
         for digest in digests:
-            if self.catalogue.refers(digest):
-                continue
-            gone = b"tmp/gone-" + digest.hex().encode()
-            for tree in (b"blobs", b"linked"):
-                with self.pending.lock:
-                    if digest in self.pending.counts:
-                        break
-                    if not self.places.move_away(self.places.name(tree, digest), gone):
-                        continue
-                st = self.places.stat(gone)
-                self._keeper.stored -= st.st_size if st is not None else 0
-                self.places.unlink(gone)  # takes its time for a large file
+            if not self.catalogue.refers(digest):
+                self._keeper.stored -= self._settler.remove(digest, self.pending)
 
     # ---- housekeeping and trouble ----
 
     def _tidy(self) -> None:
+        if self._ending:
+            return
         ids = self._keeper.due(self.clock())
         if ids:
             self.submit(Drop(ids, gentle=True))
         self.taker.stored = self._keeper.stored
         if self.journal.long:
-            self.journal.snapshot(self.catalogue.rows(), self._applied)
+            self.journal.snapshot(self.catalogue.rows(), self._applied, lambda: self._ending)
 
     def _wait(self, error: Exception) -> None:
         """Try again later; what was not kept anyway is forgotten first when that becomes too much."""
@@ -291,5 +285,18 @@ class Background:
         if time.monotonic() < self._renewed + RENEW_PAUSE:
             raise OSError("the catalogue is damaged")
         self._renewed = time.monotonic()
-        log.error("the catalogue of versions is filled anew from the journal")
+        log.log(
+            logging.DEBUG if self.catalogue.lodging else logging.ERROR,
+            "the catalogue of versions is filled anew from the journal",
+        )
         self._refill(self._applied)
+
+    def _come_home(self) -> None:
+        """A catalogue that lodged elsewhere for want of room: is there room now?"""
+        try:
+            self._renew()
+            log.warning("the catalogue of versions is back in its place")
+        except (sqlite3.Error, OSError) as e:
+            if self.catalogue.damaged:
+                raise
+            log.debug("still no room: %s", e)

@@ -12,13 +12,16 @@ the file aside and fills a new one from the journal.
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import quote
 
 from .model import DamagedError, Version
 from .rows import COLUMNS, Row, text, to_sql, to_version
@@ -51,6 +54,16 @@ CREATE INDEX IF NOT EXISTS conflicts_with ON versions (sibling, id) WHERE confli
 #: Columns that may change after the version was kept.
 SETTABLE = ("resolved", "warning", "conflict", "base_version", "sibling", "kept", "reason", "digest")
 _MOVED = 8 | 4 << 8  # SQLITE_READONLY_DBMOVED: somebody removed or renamed the file
+_TROUBLE = (
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PERM,
+)
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
@@ -66,6 +79,7 @@ class Catalogue:
         self.path = path
         self._building = building
         self.damaged = False
+        self.lodging: bytes | None = None  # a directory elsewhere that `path` is in for want of room
         self._lock = threading.Lock()
         self._open()
 
@@ -88,8 +102,12 @@ class Catalogue:
             raise
 
     def _connect(self) -> sqlite3.Connection:
+        # "unix-excl": the index of the WAL is in memory that both connections share. By
+        # default it is a file mapped into memory, and on a full disk (btrfs, ext4 with
+        # small blocks) writing to such a mapping is a SIGBUS, which ends the daemon.
+        uri = f"file:{quote(self.path)}?vfs=unix-excl"
         connection = sqlite3.connect(
-            os.fsdecode(self.path), timeout=5.0, isolation_level=None, check_same_thread=False
+            uri, uri=True, timeout=5.0, isolation_level=None, check_same_thread=False
         )
         connection.execute("PRAGMA trusted_schema = 0")
         connection.execute("PRAGMA temp_store = MEMORY")
@@ -99,21 +117,37 @@ class Catalogue:
         with self._lock:
             self.reader.close()
             self.writer.close()
+            self._leave()
+
+    def _leave(self) -> None:
+        if self.lodging is not None:
+            shutil.rmtree(self.lodging, ignore_errors=True)
+            self.lodging = None
 
     def finish(self) -> None:
         """The end of building."""
         self.writer.executescript(_INDEXES)
         self.close()
 
-    def renew(self, swap: Callable[[], None]) -> None:
-        """Go on with another file of the same name, which `swap` puts there."""
+    def renew(self, path: bytes, swap: Callable[[], None]) -> None:
+        """Go on with another file at `path`, which `swap` puts there."""
         with self._lock:
             self.reader.close()
             self.writer.close()
             self.damaged = True
             swap()
+            self._leave()
+            self.path = path
             self._open()
             self.damaged = False
+
+    @staticmethod
+    def is_trouble(error: Exception) -> bool:
+        """Whether it may pass: no room, no permission, a failing disk, somebody else's lock."""
+        if isinstance(error, OSError):
+            return error.errno not in (errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ENOTDIR)
+        code = getattr(error, "sqlite_errorcode", None)
+        return code is not None and code != _MOVED and code & 0xFF in _TROUBLE
 
     @staticmethod
     def is_damage(error: sqlite3.Error) -> bool:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -63,6 +63,7 @@ class Journal:
         self._fd = -1
         self._size = 0
         self._torn = False
+        self._error = OSError(errno.EBADF, os.strerror(errno.EBADF))
         self._unsynced: set[bytes] = set()
         self._name = b""
         self._snapshot_size = 0
@@ -90,8 +91,22 @@ class Journal:
         self._torn = self._size > 0  # perhaps: a line break too many does no harm
         self._unsynced |= {name, b"journal"}
 
+    def restart(self, *, resume: bool = False) -> None:
+        """Begin a new segment, if that can be done; else go on as before."""
+        try:
+            self.start(self.number, resume=resume)
+        except OSError as e:
+            self._error = e
+
+    @property
+    def closed(self) -> bool:
+        """There is no segment to append to."""
+        return self._fd < 0
+
     def append(self, line: bytes) -> None:
         """One line, whole or not at all; OSError when it could not be written."""
+        if self._fd < 0:
+            raise self._error
         if self._torn:
             line = b"\n" + line
         try:
@@ -168,11 +183,9 @@ class Journal:
             after = upto
         for position, (_, name) in enumerate(segments, 1):
             if position == len(segments) or segments[position][0] > after + 1:
-                for entry in self._lines(name):
-                    if entry[0] > after:
-                        yield entry
+                yield from self._lines(name, after)
 
-    def _lines(self, name: bytes) -> Iterator[list[Any]]:
+    def _lines(self, name: bytes, after: int = -1) -> Iterator[list[Any]]:
         try:
             fd = self.places.open(name)
         except OSError:
@@ -180,7 +193,7 @@ class Journal:
         with open(fd, "rb") as f:
             try:
                 for line in f:
-                    entry = from_line(line.rstrip(b"\n"))
+                    entry = from_line(line.rstrip(b"\n"), after)
                     if entry is not None:
                         yield entry
             except OSError:
@@ -188,8 +201,8 @@ class Journal:
 
     # ---- making it shorter ----
 
-    def snapshot(self, rows: Iterable[Row], upto: int) -> None:
-        """Replace all lines up to number `upto` by the `rows` that are left of them."""
+    def snapshot(self, rows: Iterable[Row], upto: int, given_up: Callable[[], bool]) -> None:
+        """Replace all lines up to number `upto` by the `rows` that are left of them, unless `given_up`."""
         tmp = b"tmp/snapshot"
         self.places.unlink(tmp)
         fd = self.places.new(b"snapshot")
@@ -197,6 +210,11 @@ class Journal:
             f.write(to_line([upto, SYNCED, upto]))
             for row in rows:
                 f.write(put_line(row, None))
+                if given_up():
+                    break
+        if given_up():
+            self.places.unlink(tmp)
+            return
         self.places.sync_file(tmp)
         self.places.rename(tmp, SNAPSHOT)
         self.places.sync_dir(b"journal")

@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import sqlite3
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -40,7 +41,7 @@ def open_catalogue(places: Places, limits: Limits, journal: Journal, now: float)
     for attempt in (1, 2):
         try:
             if anew:
-                build(places, limits, journal)
+                build(places, limits, journal, places.directory + b"/" + NEW)
                 set_aside(places, now)
                 places.rename(NEW, NAME)
             catalogue = Catalogue(path)
@@ -51,11 +52,32 @@ def open_catalogue(places: Places, limits: Limits, journal: Journal, now: float)
                 raise
             return catalogue
         except (sqlite3.Error, OSError) as e:
+            if Catalogue.is_trouble(e):
+                return _lodge(places, limits, journal, e)
             if attempt == 2:
                 raise
             log.warning("the catalogue of versions is damaged (%s): it is filled anew from the journal", e)
             anew = True
     raise AssertionError
+
+
+def _lodge(places: Places, limits: Limits, journal: Journal, error: Exception) -> Catalogue:
+    """A catalogue elsewhere, filled from the journal, until there is room for one in the store."""
+    log.error("the catalogue of versions cannot be opened (%s): one in memory takes its place", error)
+    for parent in (b"/dev/shm", os.fsencode(tempfile.gettempdir())):
+        try:
+            lodging = tempfile.mkdtemp(prefix=b"fsguard-versions-", dir=parent)
+        except OSError:
+            continue
+        path = lodging + b"/" + NAME
+        try:
+            journal.number = build(places, limits, journal, path)
+            catalogue = Catalogue(path)
+            catalogue.lodging = lodging
+            return catalogue
+        except (sqlite3.Error, OSError):
+            shutil.rmtree(lodging, ignore_errors=True)
+    raise error
 
 
 def _check(
@@ -66,7 +88,9 @@ def _check(
         raise sqlite3.DatabaseError(found)
     clean = bool(catalogue.fact("clean"))
     applied = catalogue.fact("applied")
-    journal.damaged = anew or (bool(applied) and not journal.segments())  # somebody removed it
+    journal.damaged = (
+        anew or bool(catalogue.fact("snapshot due")) or (bool(applied) and not journal.segments())
+    )
     journal.number = replay(places, limits, journal, catalogue, applied)
     if not clean:
         repair(places, catalogue, journal, now if anew else None)
@@ -78,27 +102,33 @@ def fill_anew(
     places: Places, limits: Limits, journal: Journal, catalogue: Catalogue, upto: int, now: float
 ) -> None:
     """Fill a new file from the lines up to number `upto`, and put it in place of an open catalogue's."""
-    build(places, limits, journal, upto)
+    build(places, limits, journal, places.directory + b"/" + NEW, upto)
 
     def swap() -> None:
         set_aside(places, now)
         places.rename(NEW, NAME)
 
-    catalogue.renew(swap)
+    catalogue.renew(places.directory + b"/" + NAME, swap)
     journal.damaged = True
 
 
-def build(places: Places, limits: Limits, journal: Journal, upto: int | None = None) -> None:
-    """Fill a new file beside the catalogue's from the lines up to number `upto` (None: from all)."""
+def build(places: Places, limits: Limits, journal: Journal, path: bytes, upto: int | None = None) -> int:
+    """Fill a new file at `path` from the lines up to number `upto` (None: from all); the last number."""
     for suffix in SUFFIXES:
-        places.unlink(NEW + suffix)
-    fresh = Catalogue(places.directory + b"/" + NEW, building=True)
+        if os.path.exists(path + suffix):
+            os.unlink(path + suffix)
+    fresh = Catalogue(path, building=True)
     try:
-        replay(places, limits, journal, fresh, 0, upto)
+        last = replay(places, limits, journal, fresh, 0, upto)
         fresh.finish()
     finally:
         fresh.close()
-    places.sync_file(NEW)
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    return last
 
 
 def set_aside(places: Places, now: float) -> None:

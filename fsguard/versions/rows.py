@@ -144,15 +144,15 @@ def to_line(entry: Sequence[Any]) -> bytes:
     return b"%08x %s\n" % (zlib.crc32(body), body)
 
 
-def from_line(line: bytes) -> list[Any] | None:
-    """None when the line is torn or is not a line at all."""
-    if len(line) < 10 or line[8:9] != b" ":
+def from_line(line: bytes, after: int = -1) -> list[Any] | None:
+    """None when the line is torn, is not a line at all, or has no number above `after`."""
+    if len(line) < 10 or line[8:10] != b" [":
         return None
     body = line[9:]
     try:
-        if int(line[:8], 16) != zlib.crc32(body):
+        if int(body[1 : body.index(b",")]) <= after or int(line[:8], 16) != zlib.crc32(body):
             return None
-        entry = json.loads(body)
+        entry = json.loads(body.decode("ascii"))
     except ValueError:
         return None
-    return entry if isinstance(entry, list) and len(entry) >= 3 and isinstance(entry[0], int) else None
+    return entry if isinstance(entry, list) and len(entry) >= 3 else None

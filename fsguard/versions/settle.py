@@ -22,6 +22,7 @@ from collections.abc import Iterable
 
 from .content import Places, TooLargeError, copy
 from .model import Limits
+from .take import Pending
 
 __all__ = ["Settler"]
 
@@ -101,3 +102,17 @@ class Settler:
             self.places.unlink(b"tmp/" + name)
         self.places.unlink(linked)
         return blob
+
+    def remove(self, digest: bytes, pending: Pending) -> int:
+        """Remove the content, unless it is pending; returns the bytes that this freed."""
+        gone, freed = b"tmp/gone-" + digest.hex().encode(), 0
+        for tree in (b"blobs", b"linked"):
+            with pending.lock:
+                if digest in pending.counts:
+                    break
+                if not self.places.move_away(self.places.name(tree, digest), gone):
+                    continue
+            st = self.places.stat(gone)
+            freed += st.st_size if st is not None else 0
+            self.places.unlink(gone)  # takes its time for a large file
+        return freed

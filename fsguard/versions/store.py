@@ -19,6 +19,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import sqlite3
 import threading
 import time
 from collections import OrderedDict
@@ -55,11 +56,11 @@ class Store:
         self._lock_fd = lock_fd
         self._journal = Journal(places)
         catalogue = open_catalogue(places, limits, self._journal, clock())
+        self._journal.restart(resume=True)
         try:
-            self._journal.start(self._journal.number, resume=True)
             places.sync_dir(b"")
-        except OSError:
-            log.exception("the journal of versions cannot be written")
+        except OSError as e:
+            log.warning("the store of versions cannot be synced: %s", e)
         self._background = Background(
             places,
             self._journal,
@@ -113,7 +114,11 @@ class Store:
         ended = self._background.stop(timeout)
         if ended:
             catalogue = self.catalogue
-            catalogue.set_fact("clean", int(self._background.settled))
+            try:
+                catalogue.set_fact("snapshot due", int(self._journal.damaged))
+                catalogue.set_fact("clean", int(self._background.settled))
+            except sqlite3.Error as e:
+                log.warning("the catalogue of versions was not closed cleanly: %s", e)
             catalogue.close()
             self._journal.close()
             self._places.close()

@@ -6,6 +6,7 @@ import os
 import shutil
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -39,6 +40,13 @@ def check(store: Store, kept: dict[int, bytes]) -> None:
         v = store.catalogue.get(id_)
         assert v is not None and v.kept, (id_, v)
         assert store.read(id_) == data
+
+
+def wait_for(what: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 10
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def kill(store: Store, *, join: bool = True) -> None:
@@ -270,7 +278,8 @@ def test_without_its_journal(open_store: Opener, store_dir, tmp_path, clean):
     store = open_store()
     check(store, kept)
     kept |= fill(store, tmp_path, 1)
-    assert store.flush() and store.flush()
+    assert store.flush()
+    wait_for((store_dir / "journal" / "snapshot").exists)
     store.close()
     (store_dir / "catalogue.sqlite3").unlink()
     check(open_store(), kept)
