@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fsguard.cli import terminal, where
+from fsguard.cli import kept, terminal
 from fsguard.cli.base import Parser
 from fsguard.cli.warnings import clock
 from fsguard.control.client import Client
@@ -25,14 +25,25 @@ def main(argv: list[str]) -> int:
     parser.workspace_flag()
     parser.json_flag()
     args = parser.parse(argv)
-    mount, path = where.locate_for(args.workspace, args.path)
-    with Client(mount) as client:
-        answer = client.call("who", path=path)
+    place = kept.Place(args.workspace, args.path)
+    with Client(place.mount) as client:
+        answer = client.call("who", path=place.path)
+        other = place.from_top()
+        if other is not None and not _known(answer):
+            # So it stands in warnings, also in those that are read further down in the tree.
+            above = client.call("who", path=other)
+            if _known(above):
+                terminal.note(f"{terminal.shown(place.given)} is taken from the workspace's top")
+                answer = above
     if args.json:
         terminal.print_json(answer)
     else:
         _print(answer)
     return 0
+
+
+def _known(answer: dict[str, Any]) -> bool:
+    return any(answer[key] for key in ("version", "writers", "readers", "open"))
 
 
 def _print(answer: dict[str, Any]) -> None:

@@ -200,6 +200,16 @@ def test_who(daemon):
     assert json.loads(daemon.fsguard("who", "--json", "f").stdout)["path"] == CAFE
 
 
+def test_who_takes_a_path_out_of_a_warning_in_any_directory(daemon):
+    nobody = {"path": "x", "version": 0, "absent": False, "writers": [], "readers": [], "open": []}
+    known = daemon.answers["who"]
+    daemon.answers["who"] = lambda params: known if params["path"] == "src/f" else nobody | params
+    done = daemon.fsguard("who", "src/f", cwd=daemon.workspace / "src")
+    assert "version 4" in done.stdout and "taken from the workspace's top" in done.stderr
+    done = daemon.fsguard("who", "src/none", cwd=daemon.workspace / "src")
+    assert "src/src/none, version 0" in done.stdout and done.stderr == ""
+
+
 def test_check_answers_by_its_exit_code(daemon):
     done = daemon.fsguard("check", "--task", "A", "new", "src/x")
     assert (done.returncode, done.stdout) == (0, "")
