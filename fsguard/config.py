@@ -13,6 +13,7 @@ import stat
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from string import Formatter
 from typing import Any
 
 from fsguard.errors import ConfigError
@@ -129,6 +130,10 @@ def _cgroups(value: Any) -> dict[str, Any]:
             raise ValueError("wants a pattern and a task, both texts")
         try:
             compiled = re.compile(pattern)
+            for _, name, spec, conversion in Formatter().parse(task):
+                # Whole groups only: no attributes, no items, no widths.
+                if (name and not name.isidentifier() and not name.isdigit()) or spec or conversion:
+                    raise ValueError
             task.format("", *[""] * compiled.groups, **dict.fromkeys(compiled.groupindex, ""))
         except re.error as e:
             raise ValueError(f"has a bad pattern {pattern!r}: {e}") from None
