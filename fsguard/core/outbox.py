@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from itertools import count
+from itertools import count, islice
 
 from fsguard.core.model import Command, Kind, Warning
 
@@ -102,6 +102,19 @@ class Outbox:
         for listener in tuple(self.listeners):
             listener(warning)
         return warning
+
+    def recent(self, kind: Kind, task: str, sibling: str | None, path: bytes, now: float) -> Warning | None:
+        """The same already said within the last `GROUP_SECONDS`, delivered or not."""
+        for warning in islice(reversed(self._all.values()), 100):
+            if now - warning.touched > GROUP_SECONDS:
+                break
+            if (warning.kind, warning.task, warning.sibling) == (
+                kind,
+                task,
+                sibling,
+            ) and path in warning.paths:
+                return None if warning.withdrawn or warning.refused else warning
+        return None
 
     def withdraw(self, warning: Warning, path: bytes) -> None:
         """`path` turned out not to belong into `warning` after all."""

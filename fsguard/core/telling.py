@@ -83,9 +83,15 @@ class Teller:
     def collision(
         self, state: PathState, actor: Actor, act: Act, holder: Write, now: float, waited: float | None
     ) -> Warning:
-        """`concurrent_write`, to both; returns what the second one is told."""
+        """`concurrent_write`, to both; returns what the second one is told.
+
+        Once: while two write on at the same time, each write is not news.
+        """
         assert actor.task is not None
         look, path = state.looks.get(actor.task), state.path
+        said = self._outbox.recent(Kind.CONCURRENT_WRITE, actor.task.id, holder.author, path, now)
+        if said is not None and self._policies.of(path, actor.task.id) != "block":
+            return said
         read_time = look.time if look is not None else None
         warning = self.found(
             state, actor, Finding(Kind.CONCURRENT_WRITE, act, (holder,), read_time), now, waited

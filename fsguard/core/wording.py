@@ -200,7 +200,7 @@ def sentence(
 
 
 def _writing(write: Write, path: str) -> str:
-    return f"{_who(write)} is writing {path} (at {clock(write.time)}, with {quote(write.command.text)})"
+    return f"{_who(write)} is writing {path} (since {clock(write.time)}, with {quote(write.command.text)})"
 
 
 def _collision(finding: Finding, path: bytes, mine: str, refused: bool, waited: float | None) -> str:

@@ -10,6 +10,7 @@ import errno
 import os
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import trio
@@ -259,14 +260,14 @@ class Waiting:
         return self._author(path, turn) if turn is not None else None
 
     def _author(self, path: bytes, turn: Turn) -> Write:
-        """The holder as an author: its latest write on record, or that it has opened."""
+        """The holder as an author; the time is when its turn began, whatever it has written since."""
         state = self._guard.ledger.find(path)
+        since = self._clock() - (self.now() - turn.since)
         for write in reversed(state.writers) if state is not None else ():
             if write.task in turn.tasks:
-                return write
+                return replace(write, time=since)
         actor = next(iter(turn.handles.values()), None)
         task = next(iter(turn.tasks))
-        since = self._clock() - (self.now() - turn.since)
         if actor is None:
             return Write(task, Process(0), Command("", "?"), Act.WRITE, since, 0, 0)
         return Write(actor.task, actor.process, actor.command, Act.WRITE, since, 0, 0)

@@ -1,0 +1,278 @@
+"""Turns between real processes: who waits, for how long, and who never does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.kit.agents import Agent, together
+from tests.kit.mounting import Workspace
+
+# Holds the turn on f: truncates it, writes while it is told to, and lets go at its end.
+HOLDER = """
+    import threading
+    f = open("f", "w")
+    done = threading.Event()
+    def write():
+        while not done.wait(0.1):
+            f.write("holder\\n"); f.flush()
+    t = threading.Thread(target=write); t.start()
+    stop("holds")
+    done.set(); t.join(); f.close()
+"""
+
+WRITE = "echo late > f"
+
+
+@pytest.fixture
+def holder(workspace: Workspace) -> Any:
+    with Agent(workspace, "H", HOLDER, patience=40) as agent:
+        yield agent.until("holds")
+        if agent.process.poll() is None:
+            agent.finish()
+
+
+def until(true: Callable[[], Any], seconds: float = 10.0) -> Any:
+    """Poll something that can be observed from outside, bounded."""
+    end = time.monotonic() + seconds
+    while not (result := true()):
+        assert time.monotonic() < end, "it did not come about in time"
+        time.sleep(0.02)
+    return result
+
+
+def queue(workspace: Workspace, length: int = 1) -> Any:
+    """The queue of f, once `length` wait in it."""
+
+    def look() -> Any:
+        queues = [q for q in workspace.status()["queues"] if q["path"] == "f"]
+        return queues[0] if queues and len(queues[0]["queue"]) >= length else None
+
+    return until(look)
+
+
+def kinds(workspace: Workspace, task: str) -> list[str]:
+    return [w["kind"] for w in workspace.warnings(task)]
+
+
+def test_a_write_waits_for_the_other_tasks_turn(workspace: Workspace, holder: Agent) -> None:
+    late = workspace.start("L", "sh", "-c", WRITE)
+    seen = queue(workspace)
+    assert seen["holder"] == ["H"]
+    assert seen["queue"][0]["task"] == "L" and seen["queue"][0]["next"] is True
+    assert late.poll() is None
+    holder.finish()
+    (result,) = together(late)
+    assert result.code == 0 and (workspace.root / "f").read_text() == "late\n"
+    assert kinds(workspace, "L") == ["waited", "stale_write"], "checked when the turn came"
+    assert '"H"' in result.err
+
+
+def test_first_come_first_served(workspace: Workspace, holder: Agent) -> None:
+    waiters = []
+    for i in range(4):
+        waiters.append(workspace.start(f"W{i}", "sh", "-c", f"echo {i} > f"))
+        queue(workspace, i + 1)
+    holder.finish()
+    assert all(r.code == 0 for r in together(*waiters))
+    log = workspace.fsguard("log", "f", "--json").lines()
+    order = [e["task"] for e in reversed(log) if e["op"] == "write" and e["task"] != "H"]
+    assert list(dict.fromkeys(order)) == ["W0", "W1", "W2", "W3"]
+
+
+def test_nothing_else_waits(workspace: Workspace, holder: Agent) -> None:
+    workspace.plain("sh", "-c", "echo g > g").ok()
+    late = workspace.start("L", "sh", "-c", WRITE)
+    queue(workspace)
+    begun = time.monotonic()
+    workspace.run("R", "cat", "f").ok()  # reads
+    workspace.sh("R", "echo other > g; mv g h; rm h; ls > /dev/null").ok()  # other paths
+    workspace.sh("H", "echo own > f").ok()  # the holder's own processes
+    run = f"fsguard run --task H.1 --workspace {workspace.root} --"
+    workspace.sh("H", f"{run} sh -c 'echo child > f'").ok()  # and its children
+    workspace.status()
+    assert time.monotonic() - begun < 4.0, "the wait of one must not be the wait of all"
+    assert late.poll() is None
+    holder.finish()
+    together(late)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_waiter_that_is_told_to_stop_leaves_at_once(
+    workspace: Workspace, holder: Agent, number: signal.Signals
+) -> None:
+    doomed = workspace.start(None, "sh", "-c", f"exec {WRITE}", env={"FSGUARD_TASK": "D"})
+    seen = queue(workspace)
+    late = workspace.start("L", "sh", "-c", WRITE)
+    queue(workspace, 2)
+    os.kill(seen["queue"][0]["pid"], number)
+    doomed.wait(3)
+    assert [t["task"] for t in queue(workspace)["queue"]] == ["L"], "the next one moved up"
+    holder.finish()
+    assert together(late)[0].code == 0
+
+
+def test_handled_signals_never_fail_a_waiting_call(workspace: Workspace, holder: Agent) -> None:
+    script = """if True:
+        import os, signal
+        hits = []
+        for s in (signal.SIGALRM, signal.SIGUSR1, signal.SIGCHLD, signal.SIGWINCH):
+            signal.signal(s, lambda n, f: hits.append(n))
+        signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
+        fd = os.open("f", os.O_WRONLY | os.O_TRUNC)
+        os.write(fd, b"late")
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        print(len(hits))
+    """
+    late = workspace.start("L", "python3", "-c", script)
+    pid = queue(workspace)["queue"][0]["pid"]
+    for number in (signal.SIGUSR1, signal.SIGCHLD, signal.SIGWINCH):
+        os.kill(pid, number)
+    holder.finish()
+    (result,) = together(late)
+    assert result.code == 0 and int(result.out) > 0, result.err
+
+
+def test_a_holder_that_dies_gives_its_turn_back(workspace: Workspace, holder: Agent) -> None:
+    late = workspace.start("L", "sh", "-c", WRITE)
+    queue(workspace)
+    begun = time.monotonic()
+    holder.kill()
+    assert together(late)[0].code == 0
+    assert time.monotonic() - begun < 3.0
+    holder.process.wait(5)
+
+
+def test_a_stopped_holder_loses_its_turn(workspace: Workspace, holder: Agent) -> None:
+    holder.kill(signal.SIGSTOP)
+    try:
+        (result,) = together(workspace.start("L", "sh", "-c", WRITE))
+        assert result.code == 0
+        assert "concurrent_write" not in kinds(workspace, "L"), "a turn that lapsed is nobody's"
+    finally:
+        holder.kill(signal.SIGCONT)
+    until(lambda: "concurrent_write" in kinds(workspace, "H"))  # it goes on writing
+    assert "concurrent_write" in kinds(workspace, "L"), "told to both"
+
+
+def test_when_the_wait_runs_out_both_are_told(make_workspace: Callable[..., Workspace]) -> None:
+    workspace = make_workspace(mount=False)
+    (workspace.directory / "fsguard.toml").write_text("[turns]\nwait = 0.5\n")
+    workspace.mount()
+    with Agent(workspace, "H", HOLDER) as agent:
+        agent.until("holds")
+        result = workspace.sh("L", WRITE).ok()
+        assert kinds(workspace, "L") == ["concurrent_write"] and '"H"' in result.err
+        assert "concurrent_write" in kinds(workspace, "H")
+        agent.finish()
+
+
+def test_under_block_the_wait_ends_with_eagain_and_nothing_changed(
+    make_workspace: Callable[..., Workspace],
+) -> None:
+    workspace = make_workspace(mount=False)
+    (workspace.directory / "fsguard.toml").write_text('[turns]\nwait = 0.5\n[policy]\ndefault = "block"\n')
+    workspace.mount()
+    script = "import os\ntry: os.open('f', os.O_WRONLY | os.O_TRUNC)\nexcept OSError as e: print(e.errno)"
+    with Agent(workspace, "H", HOLDER) as agent:
+        agent.until("holds")
+        first = workspace.python("L", script).ok()
+        again = workspace.python("L", script).ok()
+        assert first.out == again.out == "11\n"
+        assert "holder" in (workspace.root / "f").read_text()
+        assert first.err.replace(" -c ", "") == again.err.replace(" -c ", ""), "the same words on a retry"
+        agent.finish()
+
+
+@pytest.mark.parametrize(
+    "way", ["mv new f", "rm f", "python3 -c 'import os; os.truncate(\"f\", 0)'", "ln -f new f"]
+)
+def test_what_happens_to_a_path_under_anothers_turn_is_told_to_both(
+    workspace: Workspace, holder: Agent, way: str
+) -> None:
+    workspace.sh("B", "echo new > new").ok()
+    begun = time.monotonic()
+    workspace.sh("B", way).ok()
+    assert time.monotonic() - begun < 4.0, "only an open ever waits"
+    assert "concurrent_write" in kinds(workspace, "B")
+    assert "concurrent_write" in kinds(workspace, "H")
+
+
+def test_a_circle_is_found_at_once(workspace: Workspace) -> None:
+    workspace.plain("sh", "-c", ": > f; : > g").ok()
+    script = """
+        import sys
+        a, b = sys.argv[1:3]
+        f = open(a, "w"); f.write("x"); f.flush()
+        stop("has one")
+        g = open(b, "w"); g.write("y"); g.close(); f.close()
+    """
+    with Agent(workspace, "A", script, "f", "g") as a, Agent(workspace, "B", script, "g", "f") as b:
+        a.until("has one")
+        b.until("has one")
+        begun = time.monotonic()
+        a.go()
+        b.go()
+        assert a.finish(go=False).code == 0 and b.finish(go=False).code == 0
+        assert time.monotonic() - begun < 4.0, "found, not timed out"
+    told = kinds(workspace, "A") + kinds(workspace, "B")
+    assert "concurrent_write" in told
+
+
+def test_an_open_log_file_holds_no_turn_and_appends_do_not_wait(workspace: Workspace) -> None:
+    with Agent(workspace, "A", 'f = open("log", "a"); f.write("a\\n"); f.flush(); stop("open")') as agent:
+        agent.until("open")
+        begun = time.monotonic()
+        workspace.sh("B", "for i in 1 2 3; do echo b$i >> log; done").ok()
+        assert time.monotonic() - begun < 4.0
+        agent.finish()
+    assert workspace.warnings() == []
+    assert (workspace.root / "log").read_text().split() == ["a", "b1", "b2", "b3"]
+
+
+def test_a_reader_between_turns_sees_one_writers_whole_content(workspace: Workspace) -> None:
+    script = """if True:
+        import os, sys
+        letter, size = sys.argv[1].encode(), int(sys.argv[2])
+        for _ in range(6):
+            fd = os.open("f", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            for _ in range(8):
+                os.write(fd, letter * size)
+            os.close(fd)
+    """
+    writers = [
+        workspace.start(t, "python3", "-c", script, t.lower(), str(1000 * (i + 1)))
+        for i, t in enumerate("ABCD")
+    ]
+    assert all(r.code == 0 for r in together(*writers))
+    text = (workspace.root / "f").read_text()
+    letter = text[0]
+    assert text == letter * (8000 * ("abcd".index(letter) + 1))
+
+
+def test_many_waiters_stop_nobody(workspace: Workspace, holder: Agent) -> None:
+    script = """if True:
+        import os, sys
+        pids = []
+        for i in range(200):
+            pid = os.fork()
+            if pid == 0:
+                os.environ["FSGUARD_TASK"] = "crowd"
+                os.execv("/bin/sh", ["sh", "-c", "echo x > f"])
+            pids.append(pid)
+        sys.exit(any(os.waitpid(p, 0)[1] for p in pids))
+    """
+    crowd = workspace.start(None, "python3", "-c", script)
+    queue(workspace, 150)
+    begun = time.monotonic()
+    workspace.run("R", "cat", "f").ok()
+    workspace.sh("R", "echo other > g; rm g").ok()
+    assert workspace.status()["open_handles"] >= 1
+    assert time.monotonic() - begun < 4.0
+    holder.finish()
+    assert together(crowd)[0].code == 0
