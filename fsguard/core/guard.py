@@ -9,28 +9,27 @@ second never comes and the ledger is as it was.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from fsguard.core import wording
 from fsguard.core.authors import revive
+from fsguard.core.changes import Change
+from fsguard.core.custody import Custody, Keeping
 from fsguard.core.history import History
 from fsguard.core.ledger import Ledger
 from fsguard.core.looks import Looks
 from fsguard.core.model import (
-    NOTE,
     Act,
     Actor,
     Command,
     Kept,
     Kind,
     PathState,
-    Process,
-    Task,
     Warning,
     Write,
 )
 from fsguard.core.outbox import Outbox
 from fsguard.core.policy import DEFAULT_IGNORE, Patterns, Policies
+from fsguard.core.questions import Questions
 from fsguard.core.reverts import Deletion, Undo, victims_of_content, victims_of_deletion
 from fsguard.core.rules import Finding, judge, old_picture, unseen
 from fsguard.core.tasks import Tasks
@@ -38,18 +37,7 @@ from fsguard.core.telling import Probe, Teller
 
 __all__ = ["Change", "Guard", "Keeping", "Limits", "Probe"]
 
-MAX_KEPT = 16
-
 _Begun = tuple[list[Write], Undo, int, Finding | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Keeping:
-    """What belongs to bytes that are put by: their number, whose they are, what the task had seen."""
-
-    number: int
-    sibling: str | None
-    base: Kept | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,26 +51,7 @@ class Limits:
     bulk_files: int = 200
 
 
-@dataclass(slots=True, eq=False)
-class Change:
-    """One write session: an open file that is written, or a single change.
-
-    `bases` holds, per path, what was there before the session's first change.
-    """
-
-    actor: Actor
-    raised: list[tuple[Warning, bytes]] = field(default_factory=list)
-    bases: dict[PathState, tuple[Undo, bytes | None]] = field(default_factory=dict)
-    kept: dict[PathState, Kept] = field(default_factory=dict)
-    first: dict[PathState, int] = field(default_factory=dict)
-    last: dict[PathState, int] = field(default_factory=dict)
-
-    def joined(self, actor: Actor) -> Change:
-        """The same session, gone on with by another process of the task: `sh -c 'cat > f'`."""
-        return replace(self, actor=actor)
-
-
-class Guard:
+class Guard(Custody, Questions):
     """Judges what tasks do to the paths of one workspace."""
 
     def __init__(
@@ -217,104 +186,6 @@ class Guard:
             if write.task is not None and not actor.task.related(write.task):
                 return write
         return None
-
-    # -- content --------------------------------------------------------------
-
-    def wants_content(self, actor: Actor, path: bytes, act: Act) -> bool:
-        """Should the present content be digested before `actor` does `act`?
-
-        Only where somebody else may miss it, now or later: a task that is alone
-        deletes its own work and appends to it without being read over the shoulder.
-        """
-        if self.ignored(path):
-            return False
-        state = self.ledger.find(path)
-        last = state.writers[-1] if state is not None and state.writers else None
-        own = last is not None and last.task is not None and last.task is actor.task
-        if act is Act.MOVE_AWAY and state is not None and state.writers and state.writers[0].made:
-            # Not of a temporary file that takes its place.
-            return any(w.task is not actor.task for w in state.writers)
-        alone = len(self.tasks) <= (1 if actor.task is not None else 0)
-        return len(self.tasks) > 0 and not (own and alone and act in (Act.DELETE, Act.APPEND))
-
-    def wants_kept(self, actor: Actor, path: bytes) -> bool:
-        """Should the bytes that `actor` is about to destroy be put by?
-
-        Lazily: what somebody else wrote, or nobody on record, and what somebody
-        else has seen as it is now. A task's own work over its own costs nothing.
-        """
-        if self.ignored(path) or not len(self.tasks):
-            return False
-        state = self.ledger.find(path)
-        if state is None:
-            return True
-        if state.self_locking or state.absent:
-            return False
-        last = state.writers[-1] if state.writers else None
-        if last is None or last.task is None or last.task is not actor.task:
-            return True
-        return any(
-            look.version >= state.version and not look.blind
-            for task, look in state.looks.items()
-            if task is not actor.task
-        )
-
-    def keeping(self, actor: Actor, path: bytes) -> Keeping:
-        """What is to be noted of bytes that are about to be put by."""
-        state = self.ledger.at(path)
-        self.ledger.version += 1
-        seen = self._seen(state, actor)
-        base = next((k for v, k in reversed(state.kept) if v == seen and k.reason is None), None)
-        theirs = victims_of_deletion(state, actor) or state.writers[-1:]
-        return Keeping(self.ledger.version, theirs[0].author if theirs else None, base)
-
-    def has_kept(self, path: bytes, kept: Kept) -> None:
-        """The present bytes of `path` have been put by."""
-        state = self.ledger.at(path)
-        state.kept.append((state.version, kept))
-        del state.kept[:-MAX_KEPT]
-
-    def kept_already(self, path: bytes) -> Kept | None:
-        """The kept bytes of the present version, if they were put by before."""
-        state = self.ledger.find(path)
-        if state is None or not state.version or not state.kept or state.kept[-1][0] != state.version:
-            return None
-        kept = state.kept[-1][1]
-        return kept if kept.reason is None else None
-
-    @staticmethod
-    def _seen(state: PathState, actor: Actor) -> int:
-        """The version that `actor` works from: what its process read, else what its task saw."""
-        own = actor.process.looks.get(state)
-        if own is not None and own[0] < state.version:
-            return own[0]
-        look = state.looks.get(actor.task) if actor.task is not None else None
-        return look.version if look is not None else 0
-
-    def put_by(self, change: Change, path: bytes, kept: Kept) -> Warning | None:
-        """The bytes are kept (or not, and why): the warning says how to bring them back."""
-        state = self.ledger.at(path)
-        change.kept[state] = kept
-        if not state.kept or state.kept[-1] != (state.version, kept):
-            self.has_kept(path, kept)
-        warning = next((w for w, p in reversed(change.raised) if p == path), None)
-        if warning is not None and warning.kind is not Kind.STALE_VIEW and not warning.tail:
-            warning.tail = wording.remedy(path, kept)
-        return warning
-
-    def based(self, change: Change, path: bytes) -> bool:
-        """True when it is known what `path` held before this session's first change."""
-        state = self.ledger.find(path)
-        return state is not None and state in change.bases
-
-    def base(self, change: Change, path: bytes, digest: bytes | None) -> None:
-        """`digest` is what `path` holds before the first change of this session."""
-        state = self.ledger.at(path)
-        if state in change.bases:
-            return
-        change.bases[state] = (Undo.of(state), digest)
-        if digest is not None:
-            self.ledger.remember_content(state, digest)
 
     # -- finished changes -----------------------------------------------------
 
@@ -461,8 +332,7 @@ class Guard:
                 continue
             for task, look in old.looks.items():
                 if task is not actor.task and look.existed and look.version >= old.version:
-                    copy = replace(look, version=new.version)
-                    self.ledger.stamp(new, task, copy)
+                    self.ledger.stamp(new, task, look.carried(old.version, new.version))
 
     # -- deletions and reverts ------------------------------------------------
 
@@ -597,41 +467,3 @@ class Guard:
                 self._tell_victim(state, act, change.actor, victim, now, deleted=False, kept=kept)
 
         return needless
-
-    # -- questions ------------------------------------------------------------
-
-    def check(self, task: Task, path: bytes) -> tuple[Finding, str] | None:
-        """Would a write by `task` now be a conflict? The finding and its sentence."""
-        state = self.ledger.find(path)
-        if state is None or self.ignored(path):
-            return None
-        actor = Actor(task, Process(0), Command("check", "a write"))
-        finding = judge(state, actor, Act.CREATE if state.absent else Act.TRUNCATE)
-        if finding is None or finding.kind.severity == NOTE:
-            return None
-        return finding, wording.sentence(finding, path, "", False)
-
-    def stale_reads(self, task: Task, by: Task | None = None) -> list[bytes]:
-        """Paths that `task` has read and others (or only `by` and below) changed since."""
-        found = []
-        for state in self.ledger:
-            look = state.looks.get(task)
-            if look is None or look.blind or look.version >= state.version:
-                continue
-            news = [w for w in state.writers if w.version > look.version and w.author != task.id]
-            if by is not None:
-                news = [w for w in news if w.task is not None and w.task.below(by)]
-            if news:
-                found.append(state.path)
-        return found
-
-    def task_ended(self, task: Task, now: float) -> Warning | None:
-        """Mark `task` ended; its parent is told what changed of what it had read."""
-        task.ended = now
-        parent = task.parent
-        if parent is None or not task.writes:
-            return None
-        paths = self.stale_reads(parent, by=task)
-        if not paths:
-            return None
-        return self.tell.parent(parent, task, paths, now)

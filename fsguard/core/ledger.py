@@ -174,14 +174,9 @@ class Ledger:
         for task, look in seen:
             if task is actor.task and look.version >= current:
                 continue  # it is the writer now, with the picture it had of `target`
-            if look.version >= current:
-                copy = Look(target.version, look.time, True, look.partial, look.command, look.before)
-            elif fresh or task is actor.task:
-                copy = Look(look.version, look.time, True, look.partial, look.command, look.before)
-            else:
-                continue  # it knew an older state of a file that was called otherwise
-            copy.blind, copy.noted = look.blind, look.noted
-            self.stamp(target, task, copy)
+            # Who knew an older state only: of a file that was called otherwise, unless nothing was here.
+            if look.version >= current or fresh or task is actor.task:
+                self.stamp(target, task, look.carried(current, target.version))
         self.move(source, actor, Act.MOVE_AWAY, time)
 
     def drop(self, state: PathState) -> None:

@@ -10,7 +10,7 @@ and carried along a rename.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 from typing import Final, NamedTuple
 
@@ -194,6 +194,14 @@ class Look:
     blind: bool = False
     noted: int = 0
     process: Process | None = None
+
+    def carried(self, current: int, version: int) -> Look:
+        """The same look under another name, where what was version `current` is called `version`."""
+        numbers = [version if n >= current else n for n in (self.version, self.noted)]
+        before = self.before
+        if before is not None and before[0] >= current:
+            before = (version, before[1])
+        return replace(self, version=numbers[0], noted=numbers[1], before=before)
 
 
 @dataclass(slots=True, eq=False)
