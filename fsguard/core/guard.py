@@ -9,7 +9,7 @@ second never comes and the ledger is as it was.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from fsguard.core.authors import revive
 from fsguard.core.changes import Change
