@@ -21,5 +21,5 @@ def test_good_names(tmp_path, task):
     "task", ["{other}", "{3}", "{", "{0.foo}", "{job.__class__}", "{job[0]}", "{0:>999999999}", "{0!r}"]
 )
 def test_bad_names_are_refused_with_the_file(tmp_path, task):
-    with pytest.raises(UsageError, match="fsguard.toml:1: attribution.cgroup names a group"):
+    with pytest.raises(UsageError, match=r"fsguard\.toml:1: attribution\.cgroup names a group"):
         load(tmp_path, task)
