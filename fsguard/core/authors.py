@@ -29,12 +29,15 @@ def authors(writes: list[Write], actor: Actor) -> list[Write]:
     return list(found.values())
 
 
-def changing(state: PathState, act: Act, known: int, same: bool) -> None:
-    """`act` is about to be done by somebody who knows the path up to version `known`.
+def changing(state: PathState, act: Act, known: int, same: bool, author: str | None) -> None:
+    """`act` is about to be done by `author`, who knows the path up to version `known`.
 
     `same`: it is the author of the latest write who goes on.
     """
     last = state.writers[-1] if state.writers else None
+    if act in GONE and author is not None:
+        for w in state.writers:
+            w.given_up = w.given_up or w.author == author
     if act in GONE or (last is not None and last.act is Act.TRUNCATE and not same):
         lost(state, 0)  # gone, or it was empty
     elif act in (Act.TRUNCATE, Act.REPLACE):
@@ -52,10 +55,14 @@ def lost(state: PathState, known: int) -> list[Write]:
 
 
 def revive(state: PathState, content: Content, act: Write) -> None:
-    """`act` has put back an earlier content: whose work was in that is back with it."""
+    """`act` has put back an earlier content: whose work was in that is back with it.
+
+    But for those who had deleted it themselves: two tasks that make and remove the
+    same lock file, or build output, lose nothing to one another.
+    """
     for w in state.writers:
         if w is not act:
-            w.left = w.first in content.left
+            w.left = w.first in content.left and not w.given_up
 
 
 def bring(source: PathState, target: PathState, known: int, by: Command | None) -> list[Write]:

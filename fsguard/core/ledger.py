@@ -111,7 +111,8 @@ class Ledger:
         """A new version of `state` by `actor`; returns its number."""
         last = state.writers[-1] if state.writers else None
         same = last is not None and last.task is actor.task
-        changing(state, act, self.known_to(state, actor), same)
+        author = actor.task.id if actor.task is not None else None
+        changing(state, act, self.known_to(state, actor), same, author)
         return self._write(state, actor, act, time)
 
     def _write(self, state: PathState, actor: Actor, act: Act, time: float) -> int:
@@ -123,6 +124,7 @@ class Ledger:
         last = state.writers[-1] if state.writers else None
         if last is not None and not last.buried and _same_run(last, actor) and last.appended == appended:
             last.version, last.time, last.act, last.left = version, time, act, not state.absent
+            last.given_up = last.given_up and state.absent
         else:
             state.writers.append(
                 Write(

@@ -211,7 +211,8 @@ class Write:
     `left`: something of it is in the content (see `fsguard.core.authors`).
     `buried`: another file took the name since, it is no news to anybody.
     `made`: it began with nothing there. `brought`: it was written under another
-    name, and this command gave the file a name that was free.
+    name, and this command gave the file a name that was free. `given_up`: its own
+    author has deleted it.
     """
 
     task: Task | None
@@ -226,6 +227,7 @@ class Write:
     buried: bool = False
     made: bool = False
     brought: Command | None = None
+    given_up: bool = False
 
     @property
     def author(self) -> str | None:

@@ -381,3 +381,30 @@ def test_a_withdrawn_warning_leaves_the_others_of_its_group(w):
     a.write("f", "a"), a.write("other", "b")
     (warning,) = w.warnings("A")
     assert list(warning.paths) == [b"f"] and warning.count == 1 and "more path" not in warning.message
+
+
+@pytest.mark.parametrize("content", ["", "same for all"])
+def test_tasks_that_make_and_remove_the_same_file_in_turn_lose_nothing(w, content):
+    for _ in range(3):
+        for task in ("A", "B"):
+            run = w.run(task)
+            run.write("lock", content)
+            run.fork().unlink("lock")
+            run.end()
+    assert w.told() == set()
+
+
+def test_what_somebody_else_had_deleted_is_its_authors_loss_when_it_goes_again(w):
+    w.run("A").write("new", "a")
+    one = w.run("B")
+    one.read("new")
+    one.unlink("new")
+    one.end()
+    two = w.run("C")
+    two.checkout("new", "a")
+    two.end()
+    three = w.run("B")
+    three.read("new")
+    three.unlink("new")
+    three.end()
+    assert sum(1 for x in w.warnings("A") if str(x.kind) == "reverted") == 2
