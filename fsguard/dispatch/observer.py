@@ -106,7 +106,7 @@ class Dispatch:
         session.collided = await self.waiting.enter(session, path, caller, Act.CREATE, None)
         try:
             self.judge(session.edit, path, Act.CREATE)
-            if self.waiting.applies(path, actor):
+            if self.waiting.applies(path, actor) and not self.guard.locks_itself(path, None, Act.CREATE):
                 append = bool(flags & os.O_APPEND)
                 self.waiting.turns.begin(path, session, actor, append, self.waiting.now())
         except BaseException:

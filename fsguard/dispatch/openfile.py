@@ -129,10 +129,10 @@ class OpenFile:
         if self._turnless is None:
             # Programs that lock for themselves take no turns for writes in place.
             self._turnless = not waiting.applies(path, edit.actor) or (
-                self.creating is None
-                and not self.flags & os.O_TRUNC
-                and self._dispatch.guard.locks_itself(path, file, act)
+                not self.flags & os.O_TRUNC and self._dispatch.guard.locks_itself(path, file, act)
             )
+            if self._turnless:
+                waiting.leave(self)  # a turn that began with the creation of a database
         if self._turnless:
             return False
         return waiting.write(self, edit, path, act)

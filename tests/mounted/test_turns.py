@@ -276,3 +276,23 @@ def test_many_waiters_stop_nobody(workspace: Workspace, holder: Agent) -> None:
     assert time.monotonic() - begun < 4.0
     holder.finish()
     assert together(crowd)[0].code == 0
+
+
+@pytest.mark.parametrize("journal", ["delete", "truncate", "wal"])
+def test_databases_lock_for_themselves(workspace: Workspace, journal: str) -> None:
+    script = f"""if True:
+        import sqlite3, sys
+        c = sqlite3.connect("db", timeout=60, isolation_level=None)
+        c.execute("pragma journal_mode={journal}")
+        c.execute("pragma synchronous=off")
+        c.execute("create table if not exists t(a, b)")
+        for i in range(40):
+            c.execute("begin immediate")
+            c.execute("insert into t values(?, ?)", (sys.argv[1], i))
+            c.execute("commit")
+    """
+    results = together(*[workspace.start(t, "python3", "-c", script, t) for t in "AB"])
+    assert [r.code for r in results] == [0, 0], results
+    count = "import sqlite3; print(sqlite3.connect('db').execute('select count(*) from t').fetchone()[0])"
+    assert workspace.plain("python3", "-c", count).ok().out == "80\n"
+    assert [w for w in workspace.warnings() if w["kind"] != "waited"] == []
