@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
-from tests.kit.abilities import need_mount
+from tests.kit.abilities import IN_CI, need_mount
 from tests.kit.mounting import Workspace, leftovers
 from tests.kit.posix import Places
 
@@ -21,6 +22,12 @@ def pytest_configure() -> None:
     for number in (signal.SIGINT, signal.SIGQUIT):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL if number == signal.SIGQUIT else signal.default_int_handler)
+
+
+# The same examples in every run of CI: what is new is looked for elsewhere (`make stress`).
+settings.register_profile("ci", derandomize=True, deadline=None)
+if IN_CI:
+    settings.load_profile("ci")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -211,7 +211,7 @@ def test_one_command_over_many_files_gives_one_warning(w):
     for n in names:
         git.fork().checkout(n, "old")
     git.end()
-    (warning,) = [x for x in w.warnings("A")]
+    (warning,) = list(w.warnings("A"))
     assert warning.count == 40 and len(warning.paths) == 40 and warning.kind is Kind.STALE_WRITE
     assert "39 more paths" in warning.message
 
