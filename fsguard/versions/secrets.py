@@ -40,10 +40,14 @@ DEFAULT_SECRETS = (
 
 
 class Secrets:
-    """Whether a path looks like a secret; patterns as in .gitignore (None: the built-in list)."""
+    """Whether a path looks like a secret; patterns as in .gitignore (None: the built-in list).
+
+    Upper and lower case are the same: a secret that is called .ENV is one.
+    """
 
     def __init__(self, patterns: Iterable[str] | None = None) -> None:
-        self._spec = GitIgnoreSpec.from_lines(DEFAULT_SECRETS if patterns is None else patterns)
+        given = DEFAULT_SECRETS if patterns is None else patterns
+        self._spec = GitIgnoreSpec.from_lines(pattern.lower() for pattern in given)
 
     def __call__(self, path: bytes) -> bool:
         return self._spec.match_file(path.decode("utf-8", "surrogateescape").lower())
