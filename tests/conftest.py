@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 import tempfile
@@ -18,10 +19,16 @@ from tests.kit.posix import Places
 
 
 def pytest_configure() -> None:
-    """A shell's background job has SIGINT and SIGQUIT ignored, and hands that on: tests send them."""
+    """What the shell that started us has set, and tests can't do with."""
+    # A background job has SIGINT and SIGQUIT ignored, and hands that on: tests send them.
     for number in (signal.SIGINT, signal.SIGQUIT):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL if number == signal.SIGQUIT else signal.default_int_handler)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 4096  # tests with a thousand clients; a login shell has 1,024
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 # The same examples in every run of CI: what is new is looked for elsewhere (`make stress`).
