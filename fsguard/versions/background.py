@@ -15,11 +15,11 @@ from collections.abc import Callable
 from functools import partial
 
 from .catalogue import Catalogue
-from .changes import Batch, Change, Drop, Put, Set, Take
+from .changes import Batch, Change, Drop, Put, Set, Take, carry_over
 from .content import Places
 from .journal import SYNCED, Journal
 from .model import Limits
-from .retention import PAUSE, Housekeeper, protected
+from .retention import PAUSE, Housekeeper
 from .rows import Row, to_line
 from .settle import Settler
 from .take import Pending, Taker, is_full, why_not
@@ -73,6 +73,7 @@ class Background:
         self._applied = self._submitted = journal.number
         self._ending = False
         self._renewed = time.monotonic() if catalogue.lodging else -RENEW_PAUSE
+        self._snapshot_after = 0.0
         self._said = ""
         self._thread = threading.Thread(target=self._run, name="fsguard-versions", daemon=True)
 
@@ -171,16 +172,13 @@ class Background:
         self._settle([change.take for _, change in batch if isinstance(change, Put)])
         self.journal.sync()
         last = batch[-1][0]
-        try:
-            dropped = self._commit(batch, last)
-        except sqlite3.Error as e:
-            if self.catalogue.is_damage(e) or isinstance(e, sqlite3.OperationalError):
-                raise
-            dropped = self._commit_singly(batch, last)
+        dropped = carry_over(self.catalogue, batch, last)
         self._held = []
         puts = [change.take for _, change in batch if isinstance(change, Put)]
         for take in puts:
             self.in_flight.pop(take.row["id"], None)
+            if take.temporary is not None:
+                self.places.unlink(b"tmp/" + take.temporary)  # it was not kept after all
             if take.digest is not None:
                 self.pending.release(take.digest)
                 if not take.row["kept"]:
@@ -197,34 +195,6 @@ class Background:
         with self._done:
             self._applied = last
             self._done.notify_all()
-
-    def _commit(self, batch: Batch, last: int) -> set[bytes]:
-        """Everything or nothing; returns the content that may be needed no more."""
-        dropped: set[bytes] = set()
-        with self.catalogue.transaction():
-            for _, change in batch:
-                match change:
-                    case Put(take):
-                        self.catalogue.put(take.row)
-                    case Set(ids, values):
-                        self.catalogue.change(ids, values)
-                    case Drop(ids, gentle):
-                        spared = protected(self.catalogue) if gentle else set()
-                        dropped |= self.catalogue.drop(set(ids) - spared)
-            self.catalogue.set_fact("applied", last)
-        return dropped
-
-    def _commit_singly(self, batch: Batch, last: int) -> set[bytes]:
-        """One change at a time: what SQLite won't take is left out."""
-        dropped: set[bytes] = set()
-        for one in batch:
-            try:
-                dropped |= self._commit([one], last)
-            except sqlite3.Error as e:
-                if self.catalogue.is_damage(e) or isinstance(e, sqlite3.OperationalError):
-                    raise
-                log.exception("left out of the catalogue of versions: %r", one[1])
-        return dropped
 
     def _settle(self, takes: list[Take]) -> None:
         """Make the content of `takes` durable; what can't be is not kept after all."""
@@ -268,8 +238,10 @@ class Background:
         if ids:
             self.submit(Drop(ids, gentle=True))
         self.taker.stored = self._keeper.stored
-        if self.journal.long:
+        if self.journal.long and time.monotonic() >= self._snapshot_after:
+            self._snapshot_after = time.monotonic() + RENEW_PAUSE  # should it fail
             self.journal.snapshot(self.catalogue.rows(), self._applied, lambda: self._ending)
+            self._snapshot_after = 0.0
 
     def _wait(self, error: Exception) -> None:
         """Try again later; what was not kept anyway is forgotten first when that becomes too much."""

@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
+from .content import created
 from .model import DamagedError, Version
 from .rows import COLUMNS, Row, text, to_sql, to_version
 
@@ -84,7 +85,7 @@ class Catalogue:
         self._open()
 
     def _open(self) -> None:
-        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+        os.close(created(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)))
         self.writer = self._connect()
         try:
             (found,) = self.writer.execute("PRAGMA user_version").fetchone()
@@ -268,10 +269,11 @@ class Catalogue:
         """Forget versions; returns the content that they had, which others may have too."""
         dropped = set()
         for id_ in ids:
-            sql = "DELETE FROM versions WHERE id = ? RETURNING digest, kind"
+            sql = "SELECT digest, kind FROM versions WHERE id = ?"
             row = self.writer.execute(sql, (id_,)).fetchone()
             if row and row[0] is not None and row[1] == "file":
                 dropped.add(row[0])
+            self.writer.execute("DELETE FROM versions WHERE id = ?", (id_,))
         return dropped
 
     def refers(self, digest: bytes) -> bool:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+import sqlite3
 from dataclasses import dataclass
 from typing import Any
 
+from .catalogue import Catalogue
 from .journal import DROP, SET, put_line
+from .retention import protected
 from .rows import Row, to_line
 
-__all__ = ["Batch", "Change", "Drop", "Put", "Set", "Take"]
+__all__ = ["Batch", "Change", "Drop", "Put", "Set", "Take", "carry_over"]
+
+log = logging.getLogger("fsguard.versions")
 
 
 @dataclass(slots=True)
@@ -57,3 +63,44 @@ class Drop:
 
 Change = Put | Set | Drop
 Batch = list[tuple[int, Change]]
+
+
+def carry_over(catalogue: Catalogue, batch: Batch, last: int) -> set[bytes]:
+    """Commit `batch`, whose last line is number `last`; returns the content that may be needed no more.
+
+    Everything or nothing; but what SQLite won't take is left out.
+
+    :raises sqlite3.Error: the catalogue is damaged, or can't be written now.
+    """
+    try:
+        return _commit(catalogue, batch, last)
+    except sqlite3.Error as e:
+        if catalogue.is_damage(e) or isinstance(e, sqlite3.OperationalError):
+            raise
+    dropped: set[bytes] = set()
+    for one in batch:
+        try:
+            dropped |= _commit(catalogue, [one], last)
+        except sqlite3.Error as e:
+            if catalogue.is_damage(e) or isinstance(e, sqlite3.OperationalError):
+                raise
+            log.exception("left out of the catalogue of versions: %r", one[1])
+            if isinstance(one[1], Put) and one[1].take.digest is not None:
+                dropped.add(one[1].take.digest)
+    return dropped
+
+
+def _commit(catalogue: Catalogue, batch: Batch, last: int) -> set[bytes]:
+    dropped: set[bytes] = set()
+    with catalogue.transaction():
+        for _, change in batch:
+            match change:
+                case Put(take):
+                    catalogue.put(take.row)
+                case Set(ids, values):
+                    catalogue.change(ids, values)
+                case Drop(ids, gentle):
+                    spared = protected(catalogue) if gentle else set()
+                    dropped |= catalogue.drop(set(ids) - spared)
+        catalogue.set_fact("applied", last)
+    return dropped

@@ -21,8 +21,8 @@ import stat
 from collections.abc import Iterator
 from hashlib import blake2b
 
-__all__ = ["CHUNK", "Places", "TooLargeError", "clone", "copy", "digest_of", "digest_of_fd"]
-__all__ += ["digest_of_target", "write_all"]
+__all__ = ["CHUNK", "Places", "TooLargeError", "clone", "copy", "created", "digest_of"]
+__all__ += ["digest_of_fd", "digest_of_target", "write_all"]
 
 CHUNK = 1 << 20
 FICLONE = 0x40049409
@@ -92,6 +92,12 @@ def write_all(fd: int, data: bytes, at: int) -> None:
         view, at = view[count:], at + count
 
 
+def created(fd: int) -> int:
+    """A file of ours, whatever umask the process has at the moment (it takes that of its callers)."""
+    os.fchmod(fd, 0o600)
+    return fd
+
+
 class Places:
     """The directories of one store, reached by descriptors.
 
@@ -121,11 +127,15 @@ class Places:
         fd = self._fds.get(name)
         if fd is None:
             try:
-                os.mkdir(name, 0o700, dir_fd=self.root)
+                self._mkdir(name)
             except FileExistsError:
                 pass
             fd = self._fds[name] = os.open(name, _DIRECTORY, dir_fd=self.root)
         return fd
+
+    def _mkdir(self, name: bytes) -> None:
+        os.mkdir(name, 0o700, dir_fd=self.root)
+        os.chmod(name, 0o700, dir_fd=self.root)
 
     # ---- names ----
 
@@ -191,14 +201,14 @@ class Places:
 
     def new(self, name: bytes) -> int:
         """A new, empty file in tmp/, open for writing."""
-        return os.open(name, _NEW, 0o600, dir_fd=self.tmp)
+        return created(os.open(name, _NEW, 0o600, dir_fd=self.tmp))
 
     def rename(self, source: bytes, target: bytes) -> None:
         """Both relative to the store; the directory of `target` is made if need be."""
         try:
             os.rename(source, target, src_dir_fd=self.root, dst_dir_fd=self.root)
         except FileNotFoundError:
-            os.mkdir(target.rpartition(b"/")[0], 0o700, dir_fd=self.root)
+            self._mkdir(target.rpartition(b"/")[0])
             os.rename(source, target, src_dir_fd=self.root, dst_dir_fd=self.root)
 
     def move_away(self, source: bytes, target: bytes) -> bool:

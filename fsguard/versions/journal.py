@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
-from .content import Places
+from .content import Places, created
 from .rows import Row, from_line, from_values, to_line, to_values
 
 __all__ = ["DROP", "PUT", "SET", "SYNCED", "Journal", "put_line", "row_of"]
@@ -82,7 +82,7 @@ class Journal:
             self._closed_size = sum(self._bytes(n) for _, n in segments)
             self._snapshot_size = self._bytes(SNAPSHOT)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-        fd = os.open(name, flags, 0o600, dir_fd=self.places.root)
+        fd = created(os.open(name, flags, 0o600, dir_fd=self.places.root))
         if self._fd >= 0:
             os.close(self._fd)
             self._closed_size += self._size
@@ -204,19 +204,14 @@ class Journal:
     def snapshot(self, rows: Iterable[Row], upto: int, given_up: Callable[[], bool]) -> None:
         """Replace all lines up to number `upto` by the `rows` that are left of them, unless `given_up`."""
         tmp = b"tmp/snapshot"
-        self.places.unlink(tmp)
-        fd = self.places.new(b"snapshot")
-        with open(fd, "wb", buffering=1 << 18) as f:
-            f.write(to_line([upto, SYNCED, upto]))
-            for row in rows:
-                f.write(put_line(row, None))
-                if given_up():
-                    break
-        if given_up():
+        try:
+            self._write_snapshot(rows, upto, given_up)
+            if given_up():
+                return
+            self.places.sync_file(tmp)
+            self.places.rename(tmp, SNAPSHOT)
+        finally:
             self.places.unlink(tmp)
-            return
-        self.places.sync_file(tmp)
-        self.places.rename(tmp, SNAPSHOT)
         self.places.sync_dir(b"journal")
         for (_, name), following in pairwise(self.segments()):
             if following[0] <= upto + 1:
@@ -224,3 +219,13 @@ class Journal:
         self.damaged = False
         self._snapshot_size = self._bytes(SNAPSHOT)
         self._closed_size = sum(self._bytes(n) for _, n in self.segments() if n != self._name)
+
+    def _write_snapshot(self, rows: Iterable[Row], upto: int, given_up: Callable[[], bool]) -> None:
+        self.places.unlink(b"tmp/snapshot")
+        fd = self.places.new(b"snapshot")
+        with open(fd, "wb", buffering=1 << 18) as f:
+            f.write(to_line([upto, SYNCED, upto]))
+            for row in rows:
+                f.write(put_line(row, None))
+                if given_up():
+                    return

@@ -16,6 +16,7 @@ power cut a few milliseconds later, and only then shows it in the catalogue
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
@@ -30,7 +31,7 @@ from fsguard.errors import BusyError
 from .background import Background
 from .catalogue import Catalogue
 from .changes import Drop, Put, Set, Take
-from .content import CHUNK, Places, digest_of_fd
+from .content import CHUNK, Places, created, digest_of_fd
 from .journal import Journal
 from .model import DamagedError, Facts, Kept, Limits, NotKeptError, Source, Version
 from .repair import fill_anew, open_catalogue
@@ -93,10 +94,14 @@ class Store:
         os.chmod(path, 0o700)
         lock = os.open(path + b"/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
+            created(lock)
             _lock(lock, path, wait)
             places = Places(path)
             try:
                 return cls(places, lock, limits or Limits(), clock)
+            except sqlite3.Error as e:
+                places.close()
+                raise OSError(errno.EIO, f"the catalogue of versions: {e}", os.fsdecode(path)) from e
             except BaseException:
                 places.close()
                 raise
