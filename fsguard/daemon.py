@@ -30,7 +30,7 @@ from fsguard.core.guard import Guard, Limits
 from fsguard.core.model import Actor, Process
 from fsguard.core.policy import DEFAULT_IGNORE, Policies
 from fsguard.core.turns import Turns
-from fsguard.dispatch import Dispatch
+from fsguard.dispatch import Dispatch, Shield
 from fsguard.errors import BusyError, FsguardError, UsageError
 from fsguard.fuse.connection import Connection, mount
 from fsguard.fuse.filesystem import Settings as FuseSettings
@@ -125,7 +125,8 @@ class Daemon:
         self.dispatch.waiting.announced = lambda: [
             (call.task, call.path) for call in self.resolver.announced if call.writes
         ]
-        observer: Observer = NullObserver() if spec.disabled else self.dispatch
+        self.shield = Shield(self.dispatch, describe)
+        observer: Observer = NullObserver() if spec.disabled else self.shield
         lifetime = IN_PLACE_SECONDS if connection.in_place else 0.0
         self.operations = Operations(
             connection.workspace_fd,
@@ -151,6 +152,7 @@ class Daemon:
             "nodes": len(self.operations.nodes),
             "memory_bytes": _memory(),
             "keeping": self.store is not None,
+            "guard_faults": self.shield.faults,
             "cpu_seconds": round(sum(os.times()[:2]), 3),
         }
 

@@ -68,7 +68,7 @@ class Guard(Custody, Questions):
         self.policies = policies or Policies()
         self.ignored = Patterns(ignore)
         self.ledger = Ledger(self.limits.paths, first_version)
-        self.tasks = Tasks(self.limits.tasks, self.ledger.drop_task)
+        self.tasks = Tasks(self.limits.tasks)
         self.outbox = Outbox(self.limits.warnings)
         self.tell = Teller(self.outbox, self.probe, self.policies, self.ignored)
         self.history = History(self.limits.log)

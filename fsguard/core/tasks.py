@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from fsguard.core.model import Task
 
@@ -16,12 +16,10 @@ class Tasks:
     """Tasks by ID.
 
     :param limit: how many are remembered.
-    :param on_forget: told about each one that is dropped.
     """
 
-    def __init__(self, limit: int = 10_000, on_forget: Callable[[Task], None] | None = None) -> None:
+    def __init__(self, limit: int = 10_000) -> None:
         self.limit = limit
-        self._on_forget = on_forget
         self._tasks: OrderedDict[str, Task] = OrderedDict()
         self._forgotten: OrderedDict[str, None] = OrderedDict()
 
@@ -80,5 +78,3 @@ class Tasks:
         self._forgotten[task.id] = None
         if len(self._forgotten) > MAX_FORGOTTEN:
             self._forgotten.popitem(last=False)
-        if self._on_forget is not None:
-            self._on_forget(task)

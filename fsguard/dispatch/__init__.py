@@ -7,5 +7,6 @@ the errno of a refusal; it knows neither FUSE nor /proc (see `Processes`).
 from fsguard.dispatch.observer import DIGEST_LIMIT, Dispatch
 from fsguard.dispatch.openfile import OpenFile
 from fsguard.dispatch.ports import Processes
+from fsguard.dispatch.shield import Shield
 
-__all__ = ["DIGEST_LIMIT", "Dispatch", "OpenFile", "Processes"]
+__all__ = ["DIGEST_LIMIT", "Dispatch", "OpenFile", "Processes", "Shield"]

@@ -123,6 +123,9 @@ class LeaseRequests(Part):
     async def request(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
         """Ask the holders of what is in the way to let go: they are told, nothing is taken."""
         name = task_id(p.text(params, "task"))
+        asking = self._guard.tasks.find(name)
+        if asking is not None:
+            self._may_speak_for(peer, asking)
         patterns = [_pattern(x) for x in p.texts(params, "patterns")]
         reason = (p.optional_text(params, "reason") or "")[:400]
         told = []

@@ -73,7 +73,7 @@ class Records(Part):
                     "current": look.version >= version,
                 }
                 for t, look in looks.items()
-                if not look.blind
+                if not look.blind and self._guard.tasks.find(t.id) is t
             ],
             "open": [
                 {

@@ -28,6 +28,9 @@ class Tools(Part):
         task = known or self._task(name)
         task.ended = None
         parent, own = p.optional_text(params, "parent"), self._caller(peer).task
+        above = self._guard.tasks.find(parent) if parent else None
+        if above is not None and task.parent is not above:
+            self._may_speak_for(peer, above)
         if parent and parent != name:
             self._guard.tasks.adopt(task, self._task(task_id(parent)))
         if own is not None and own is not task:

@@ -15,7 +15,7 @@ from fsguard.control.server import Peer
 from fsguard.core.model import Kept
 from fsguard.core.wording import rfc3339
 from fsguard.dispatch import Dispatch
-from fsguard.errors import UsageError
+from fsguard.errors import RefusedError, UsageError
 from fsguard.keeping import StoreKeeper
 from fsguard.service.base import Part, path_of, show
 from fsguard.versions import Facts, Store, Version
@@ -146,8 +146,12 @@ class Versions(Part):
         if not isinstance(ids, list) or not all(type(i) is int for i in ids):
             raise UsageError("`ids` must be a list of numbers")
         store = await self._store()
+        own = self._caller(peer).task
         for number in ids:
-            self._get(store, number)
+            version = self._get(store, number)
+            theirs = [self._guard.tasks.find(x) for x in (version.task, version.sibling) if x]
+            if own is not None and not any(t is not None and t.below(own) for t in theirs):
+                raise RefusedError(f"this conflict is not one of task {own.id!r}'s")
         store.set_resolved(ids)
         await self._store()
         return {"resolved": ids}
