@@ -168,6 +168,8 @@ class Daemon:
             nursery.start_soon(self._housekeeping)
             await self.connection.over.wait()
             nursery.cancel_scope.cancel()
+        for _ in range(2):  # the first look may find that a run's starter was killed
+            self.service.runs.forget_runs()
         _log.info("unmounted %s", self.spec.mountpoint)
 
     async def _serve(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

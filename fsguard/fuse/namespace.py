@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
+from errno import EINVAL
 
 from ..errors import DaemonError
 from . import mounts, syscalls
@@ -29,8 +31,20 @@ class PrivateNamespace:
         self._outside = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         self._root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         syscalls.unshare(syscalls.CLONE_NEWNS)
-        syscalls.mount(None, b"/", None, syscalls.MS_REC | syscalls.MS_SLAVE, None)
+        self._follow_outside()
         self._drop_other_mounts(workspace)
+
+    @staticmethod
+    def _follow_outside() -> None:
+        try:
+            syscalls.mount(None, b"/", None, syscalls.MS_REC | syscalls.MS_SLAVE, None)
+        except OSError as error:
+            if error.errno != EINVAL:
+                raise
+            # A plain chroot: its / is no mount. What can be seen from here is all that matters.
+            for entry in mounts.listing(""):
+                with suppress(OSError):
+                    syscalls.mount(None, os.fsencode(entry.mountpoint), None, syscalls.MS_SLAVE, None)
 
     def _drop_other_mounts(self, workspace: str) -> None:
         """Let go of other FUSE mounts, other guards' among them.
