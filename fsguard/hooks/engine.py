@@ -194,7 +194,7 @@ def _variables(call: Call) -> dict[str, str]:
 def _note_for_shells(call: Call) -> None:
     """Name the session's task in the file that its shells read, for the commands that
     are not rewritten."""
-    line = shell.exports({k: v for k, v in _variables(call).items() if k != "FSGUARD_INTENT"}) + "\n"
+    line = shell.exports(_variables(call)) + "\n"
     try:
         with open(call.env_file, "a+", encoding="utf-8", errors="surrogateescape") as file:
             file.seek(0)

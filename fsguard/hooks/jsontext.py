@@ -98,13 +98,16 @@ def removed(text: str, path: list[str | int]) -> str:
     for key in path:
         node = nodes[-1]
         nodes.append(node.items[key if isinstance(key, int) else node.keys.index(key)])
-    for depth in range(len(path) - 1, -1, -1):
-        node, key = nodes[depth], path[depth]
-        index = key if isinstance(key, int) else node.keys.index(key)
-        alone = len(node.items) == 1 and not _comments(text, node)
-        if not alone or depth == 0:
-            return _cut(text, node, index)
-    return text
+    places = [
+        key if isinstance(key, int) else node.keys.index(key) for node, key in zip(nodes, path, strict=False)
+    ]
+    depth = len(path) - 1
+    while depth and len(nodes[depth].items) == 1 and not _comments(text, nodes[depth]):
+        above, place = nodes[depth - 1], places[depth - 1]
+        if "/" in text[above.starts[place] : nodes[depth].start]:
+            break  # a comment between a name and its value
+        depth -= 1
+    return _cut(text, nodes[depth], places[depth])
 
 
 def _comments(text: str, node: Node) -> bool:
@@ -117,7 +120,8 @@ def _insert(text: str, node: Node, name: str, value: Any, depth: int) -> str:
     """A new last child. Laid out as the text is: on lines of their own, or all in one."""
     newline = "\r\n" if "\r\n" in text else "\n"
     whole = text.strip(_SPACE)
-    if "\n" not in text[node.start : node.end] and (node.items or ("\n" not in whole and len(whole) > 2)):
+    inside = text[node.start : node.end]
+    if "\n" not in inside and (node.items or ("\n" not in whole and inside != whole)):
         new = name + json.dumps(value, ensure_ascii=False)
         comma = ", " if node.items and node.commas[-1] < 0 else " " if node.items else ""
         return text[: node.last] + comma + new + text[node.last :]
@@ -142,10 +146,13 @@ def _cut(text: str, node: Node, index: int) -> str:
         return text[: node.start + 1] + text[node.end - 1 :]
     start, end = node.starts[index], node.items[index].end
     comma = node.commas[index]
-    rest = text[end:] if comma < 0 else text[end:comma].strip(_SPACE) + text[comma + 1 :]
+    between = text[end:comma] if comma >= 0 and text[end:comma].strip(_SPACE) else ""  # a comment
+    rest = between + text[max(comma, end - 1) + 1 :]
+    whole = len(text[:start].rstrip(_SPACE))
+    line = text[text.rfind("\n", 0, whole) + 1 : whole]
     # A comment up to the end of a line must not swallow what follows.
-    space = _SPACE if rest.lstrip(" \t")[:1] in ("\r", "\n") else " \t"
-    start = len(text[:start].rstrip(space))
+    safe = "//" not in line or rest.lstrip(" \t")[:1] in ("\r", "\n")
+    start = whole if safe else len(text[:start].rstrip(" \t"))
     text = text[:start] + rest
     before = node.commas[index - 1] if index and comma < 0 else -1
     return text[:before] + text[before + 1 :] if before >= 0 else text
