@@ -209,7 +209,8 @@ class Write:
     """One author's latest run of changes to a path (consecutive ones merge).
 
     `left`: something of it is in the content (see `fsguard.core.authors`).
-    `buried`: another file took the name since, it is no news to anybody.
+    `buried`: tasks that put another file in its place since; they have been told
+    of it then, it is no news to them.
     `made`: it began with nothing there. `brought`: it was written under another
     name, and this command gave the file a name that was free. `given_up`: its own
     author has deleted it.
@@ -224,7 +225,7 @@ class Write:
     first: int
     appended: bool = False
     left: bool = True
-    buried: bool = False
+    buried: tuple[str | None, ...] = ()
     made: bool = False
     brought: Command | None = None
     given_up: bool = False
