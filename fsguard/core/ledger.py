@@ -19,7 +19,7 @@ MAX_WRITERS = 8
 MAX_CONTENTS = 8
 MAX_LOOKS_PER_PATH = 64
 MAX_LOOKS_PER_PROCESS = 4096
-MAX_PROCESS_LOOKS = 262_144
+MIN_PROCESS_LOOKS = 4096
 
 
 class Ledger:
@@ -33,6 +33,8 @@ class Ledger:
         self.max_paths = max_paths
         self.version = first
         self._paths: OrderedDict[bytes, PathState] = OrderedDict()
+        # A process's look holds on to a path's state even when the path was forgotten.
+        self._max_process_looks = max(MIN_PROCESS_LOOKS, max_paths // 4)
         self._readers: OrderedDict[Process, None] = OrderedDict()
         self._process_looks = 0
 
@@ -78,7 +80,7 @@ class Ledger:
         if len(looks) > MAX_LOOKS_PER_PROCESS:
             looks.popitem(last=False)
             self._process_looks -= 1
-        while self._process_looks > MAX_PROCESS_LOOKS:
+        while self._process_looks > self._max_process_looks:
             oldest, _ = self._readers.popitem(last=False)
             self._process_looks -= len(oldest.looks)
             oldest.looks.clear()
@@ -99,11 +101,6 @@ class Ledger:
             return own[0]
         look = state.looks.get(actor.task) if actor.task is not None else None
         return look.version if look is not None and look.existed and not look.blind else 0
-
-    def drop_task(self, task: Task) -> None:
-        """Forget every look of `task` (it was forgotten, or its ID is free again)."""
-        for state in self._paths.values():
-            state.looks.pop(task, None)
 
     # -- changes --------------------------------------------------------------
 

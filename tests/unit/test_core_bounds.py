@@ -1,0 +1,51 @@
+"""Memory has a bound, however many paths and tasks there are.
+
+FSGUARD_BOUNDS_PATHS, FSGUARD_BOUNDS_TASKS: how many to go through (`make stress` takes a million and 10,000).
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import tracemalloc
+
+from fsguard.core.guard import Change, Guard, Limits
+from fsguard.core.model import Act, Actor, Command, Process
+
+PATHS = int(os.environ.get("FSGUARD_BOUNDS_PATHS", "16800"))
+TASKS = int(os.environ.get("FSGUARD_BOUNDS_TASKS", "400"))
+
+
+class Nothing:
+    def self_locking(self, path: bytes, file: object, act: Act) -> bool:
+        return False
+
+    def git_ignored(self, path: bytes) -> bool:
+        return False
+
+
+def test_what_is_remembered_stays_within_its_limits() -> None:
+    limits = Limits(paths=PATHS // 10, tasks=TASKS // 10, warnings=500, log=1000)
+    guard = Guard(Nothing(), limits=limits)
+    sizes = []
+    tracemalloc.start()
+    for i in range(PATHS):
+        name = f"task{i * TASKS // PATHS}"
+        task = guard.tasks.get(name, float(i), guard.ledger.version)
+        actor = Actor(task, Process(i % 1000, i), Command(f"c{i}", "cat", task))
+        path = b"d%d/f%d" % (i % 100, i)
+        guard.looked(actor, [path], float(i))
+        other = guard.tasks.get("writer", float(i), guard.ledger.version)
+        writer = Actor(other, Process(5, 1), Command("w", "sed", other))
+        guard.done(Change(writer), path, Act.WRITE, float(i))
+        edit = Change(actor)
+        guard.intend(edit, path, Act.TRUNCATE, float(i))
+        guard.done(edit, path, Act.TRUNCATE, float(i))
+        if (i + 1) % (PATHS // 4) == 0:
+            gc.collect()  # what went away in circles
+            sizes.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    assert len(guard.ledger) <= limits.paths and len(guard.tasks) <= limits.tasks
+    assert len(list(guard.outbox)) <= limits.warnings and len(guard.history) <= limits.log
+    print(f"{PATHS} paths, {TASKS} tasks: {[round(s / 1e6, 1) for s in sizes]} MB after each quarter")
+    assert sizes[-1] < 1.3 * sizes[0], sizes
