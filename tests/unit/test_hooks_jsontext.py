@@ -20,7 +20,7 @@ TEXTS = {
     "tabs": '{\n\t"a": {\n\t\t"b": 1\n\t}\n}\n',
     "crlf": '{\r\n  "a": 1,\r\n  "b": [\r\n    2\r\n  ]\r\n}\r\n',
     "byte order mark": '\ufeff{\n  "a": 1\n}\n',
-    "comments": '// top\n{\n  // of a\n  "a": 1, // of a\n  /* of b */ "b": 2 // of b\n  // last\n}\n// end\n',
+    "comments": '// top\n{\n  // of a\n  "a": 1, // of a\n  /* of b */ "b": 2 // of b\n  // last\n}\n// z\n',
     "trailing commas": '{\n  "a": [\n    1,\n  ],\n}\n',
     "others' hooks": '{\n  "hooks": {\n    "P": [\n      {"hooks": [{"command": "mine"}]}\n    ],\n'
     '    "Q": []\n  },\n  "z": null\n}\n',
