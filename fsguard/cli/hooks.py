@@ -37,6 +37,7 @@ def main(argv: list[str]) -> int:
             (0, "done; for `status TOOL`: its hooks are there"),
             (1, "for `status TOOL`: they are not, or not as they should be"),
             (2, "a wrong flag or name, or a file that cannot be edited (with its line)"),
+            (4, "somebody else changed the file meanwhile"),
             6,
         ],
     )

@@ -6,6 +6,7 @@ old content or the new one.
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 
@@ -123,7 +124,7 @@ class _plain_errors:
             return
         file = self._file
         where = file.path if file.real == os.path.abspath(file.path) else f"{file.path} ({file.real})"
-        if isinstance(error, PermissionError) or error.errno == 30:  # EROFS
+        if isinstance(error, PermissionError) or error.errno == errno.EROFS:
             raise RefusedError(
                 f"{where} cannot be changed: {error.strerror}",
                 "where another program makes this file, add the hooks there: --dry-run shows them",
