@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fsguard.core.model import Act, Actor, Command, Content, PathState, Task, Write
+from fsguard.core.model import Act, Actor, Command, Content, PathState, Write
 
 __all__ = ["GONE", "authors", "bring", "changing", "lost", "revive"]
 
@@ -65,17 +65,14 @@ def revive(state: PathState, content: Content, act: Write) -> None:
             w.left = w.first in content.left and not w.given_up
 
 
-def bring(
-    source: PathState, target: PathState, known: int, mover: Task | None, by: Command | None
-) -> list[Write]:
-    """The writers of `target` when `mover` gives that name to the file called `source`.
+def bring(source: PathState, target: PathState, known: int, by: Command | None) -> list[Write]:
+    """The writers of `target` when the file called `source` takes that name.
 
     `known`: up to there the new content may be made from what stood at
     `target`; `by`: the command, when nothing stood there.
     """
     for w in target.writers:
-        if w.first > known:
-            w.buried = (*w.buried, mover.id if mover is not None else None)
+        w.buried = w.buried or w.first > known
     if not target.absent:
         lost(target, known)
     moved = [replace(w, brought=by) for w in source.writers if w.act not in GONE and not w.buried]

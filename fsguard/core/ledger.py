@@ -164,8 +164,8 @@ class Ledger:
         if fresh:
             target.self_locking = source.self_locking
             target.floor = source.floor
-        target.writers = bring(source, target, known, actor.task, actor.command if free else None)
-        del target.writers[: -(MAX_WRITERS - 1)]
+            target.contents = sorted(target.contents + source.contents)[-MAX_CONTENTS:]
+        target.writers = bring(source, target, known, actor.command if free else None)[-(MAX_WRITERS - 1) :]
         last = source.contents[-1] if source.contents else None
         self._write(target, actor, Act.REPLACE, time)
         if last is not None and last.version == current:

@@ -209,8 +209,7 @@ class Write:
     """One author's latest run of changes to a path (consecutive ones merge).
 
     `left`: something of it is in the content (see `fsguard.core.authors`).
-    `buried`: tasks that put another file in its place since; they have been told
-    of it then, it is no news to them.
+    `buried`: another file took the name since, it is no news to anybody.
     `made`: it began with nothing there. `brought`: it was written under another
     name, and this command gave the file a name that was free. `given_up`: its own
     author has deleted it.
@@ -225,7 +224,7 @@ class Write:
     first: int
     appended: bool = False
     left: bool = True
-    buried: tuple[str | None, ...] = ()
+    buried: bool = False
     made: bool = False
     brought: Command | None = None
     given_up: bool = False

@@ -76,12 +76,6 @@ class Picture:
     blind: bool = False
     process: Who | None = None
 
-    def carried(self, current: int, number: int) -> Picture:
-        """Under another name, where what was deed `current` is deed `number`."""
-        before = number if self.before is not None and self.before >= current else self.before
-        noted = number if self.noted >= current else self.noted
-        return replace(self, number=number, before=before, noted=noted)
-
 
 @dataclass
 class Name:
@@ -90,20 +84,15 @@ class Name:
     deeds: list[Deed] = field(default_factory=list)
     pictures: dict[str, Picture] = field(default_factory=dict)
     contents: list[tuple[int, bytes]] = field(default_factory=list)
-    owners: dict[bytes, Deed | None] = field(default_factory=dict)
+    owners: dict[bytes, Deed] = field(default_factory=dict)
     alive: list[Deed] = field(default_factory=list)
     brought: dict[Deed, int] = field(default_factory=dict)  # by which command, to a name that was free
     was_alive: dict[int, list[Deed]] = field(default_factory=dict)
-    hidden: dict[Deed, set[str | None]] = field(default_factory=dict)  # from whom
     unsure: set[int] = field(default_factory=set)  # contents that went with their directory, unread
 
     @property
     def number(self) -> int:
         return self.deeds[-1].number if self.deeds else 0
-
-    def seen_by(self, task: str) -> list[Deed]:
-        """What is news to `task`, if it has not seen it."""
-        return [d for d in self.deeds if task not in self.hidden.get(d, ())]
 
     def copy(self) -> Name:
         return Name(
@@ -114,7 +103,6 @@ class Name:
             list(self.alive),
             dict(self.brought),
             dict(self.was_alive),
-            {d: set(tasks) for d, tasks in self.hidden.items()},
             set(self.unsure),
         )
 
@@ -197,7 +185,6 @@ class Oracle:
         """It was there before anybody came."""
         self.files[path] = [content]
         self.name(path).contents.append((0, content))
-        self.name(path).owners |= dict.fromkeys(tokens(content))
 
     def _same_file(self, path: str) -> list[str]:
         box = self.files[path]
@@ -242,7 +229,7 @@ class Oracle:
         name = self.name(path)
         picture = name.pictures.get(who.task)
         seen = picture.number if picture is not None else 0
-        news = [d for d in name.seen_by(who.task) if d.number > seen and d.task != who.task]
+        news = [d for d in name.deeds if d.number > seen and d.task != who.task]
         found: tuple[str, str | None] | None = None
         if path not in self.files:
             if picture is not None and picture.there and news and news[-1].gone:
@@ -269,7 +256,7 @@ class Oracle:
         if before is None:
             return None
         old = max(before, picture.noted)
-        missed = [d for d in name.seen_by(who.task) if d.number > old and d.task not in (None, who.task)]
+        missed = [d for d in name.deeds if d.number > old and d.task not in (None, who.task)]
         missed = [d for d in missed if not (append and d.appended)]
         return Finding(who.task, path, "stale_view", missed[-1].task) if missed else None
 
@@ -280,7 +267,7 @@ class Oracle:
         name = self.name(path)
         own = self.memory.get((who.process, path))
         if own is not None and not gone and not self._child_told(who, name, picture):
-            lost = [d for d in name.seen_by(who.task) if d.number > own and self._rival(d, who)]
+            lost = [d for d in name.deeds if d.number > own and self._rival(d, who)]
             if lost:
                 return OVERWRITE, lost[-1].task
         if not news or (own is not None and own >= name.number):
@@ -348,8 +335,7 @@ class Oracle:
         self.files[path][0] = content
         for p in names:
             self._reverts(who, p, content, before)
-            # Who emptied it may be said to have something in it, whoever fills it.
-            self._put(who, p, self._deed(who), content, self._known(who, p) if before else None)
+            self._put(who, p, self._deed(who), content, self._known(who, p))
 
     def _knows(self, who: Who, path: str) -> None:
         name = self.name(path)
@@ -421,8 +407,7 @@ class Oracle:
             name = self.name(p)
             self._judge(who, p, append=True)
             old = name.pictures.get(who.task or "")
-            seen = old.number if old is not None else 0
-            missed = any(d.task != who.task and d.number > seen for d in name.seen_by(who.task or ""))
+            missed = any(d.task != who.task and d.number > (old.number if old else 0) for d in name.deeds)
             self._reverts(who, p, content, before)
             self._put(who, p, self._deed(who, appended=True), content, None)
             if missed and who.task is not None:
@@ -460,7 +445,7 @@ class Oracle:
     def _stakes(self, who: Who, name: Name, content: bytes, since: int = -1) -> tuple[set[str], set[str]]:
         """Whose work (later than `since`) is in the content: surely, and perhaps."""
         recent = set(name.deeds[-REMEMBERED:])
-        owned = [d for t in tokens(content) if (d := name.owners.get(t)) is not None]
+        owned = [name.owners[t] for t in tokens(content) if t in name.owners]
         # What was deleted and comes back from somebody's memory is that one's work.
         owners = [d for d in owned if d in recent and d in name.alive]
         if name.deeds and not name.deeds[-1].gone:
@@ -471,9 +456,7 @@ class Oracle:
             theirs = (d for d in deeds if d.number > since and name.brought.get(d) != who.command)
             return {d.task for d in theirs if d.task is not None and d.task != who.task}
 
-        # The deeds of one process in a row may be remembered as one.
-        last = {d.who: d for d in name.deeds}
-        return others(owners), others(owned) | others(last.get(d.who, d) for d in name.alive)
+        return others(owners), others(owned) | others(name.alive)
 
     def _tell(self, pending: Pending, path: str) -> None:
         if pending.who.task is None:
@@ -551,35 +534,26 @@ class Oracle:
             else:  # nobody has touched it or looked at it: nothing to remember
                 self.files[new] = self.files.pop(p)
                 self.name(new).contents += name.contents
-                self.name(new).owners |= name.owners
                 name.unsure.update(n for n, _ in name.contents)
                 self.name(new).unsure |= name.unsure
-
-    @staticmethod
-    def _temporary(who: Who, name: Name) -> bool:
-        """What a task made itself and moves on: its content here need not be remembered."""
-        return bool(name.deeds) and name.deeds[0].made and all(d.task == who.task for d in name.deeds)
 
     def _move(self, who: Who, source: str, target: str, said: list[Finding], unread: bool = False) -> None:
         old, new = self.name(source), self.name(target)
         box, over = self.files.pop(source), self.files.get(target)
         ignorant = who.task is not None and not self._knows_now(who.task, old)
-        if self._temporary(who, old):
-            old.unsure.update(n for n, c in old.contents if c == box[0])
-        current = old.number
         up_to_date = {t: p for t, p in old.pictures.items() if p.there and p.number >= old.number}
         outdated = {t: p for t, p in old.pictures.items() if p.there and p.number < old.number}
         fresh = not new.deeds and not new.pictures
         known = -1 if ignorant or over is None else self._known(who, target)
         brought = [d for d in old.alive if not d.gone]
-        past = [d for d in old.deeds if not d.gone and d not in old.hidden]
+        past = [d for d in old.deeds if not d.gone]
         new.owners = {**new.owners, **old.owners}
         contents = sorted({*new.contents, *old.contents})
         unsure = new.unsure | {n for n, _ in old.contents}  # they stood under another name
         self.files[target] = box
         again = self.pending.get(target)
         if over is not None or again is None or again.who.command != who.command or ignorant:
-            # Another file takes the name: what was not known is not there any more, and has been told.
+            # Another file takes the name: what was not known is not there any more.
             lost = {d for d in new.deeds if d.number > known}
         else:
             lost = {d for d in new.deeds if d.number > again.known}
@@ -587,8 +561,8 @@ class Oracle:
         mine = new.pictures.get(who.task or "")
         taken = self.memory.get((who.process, target))
         if over is not None:
-            self._reverts(who, target, box[0], over[0])
             new.alive = [*brought, *(d for d in new.alive if d.number <= known)]
+            self._reverts(who, target, box[0], over[0])
             self._put(who, target, deed, box[0], None)
         else:
             self._appear(who, target, box[0], deed, brought)
@@ -599,11 +573,9 @@ class Oracle:
                 new.brought = dict.fromkeys(past, who.command)
         new.contents = sorted({*contents, *new.contents})
         new.unsure |= unsure
-        new.deeds = sorted({*new.deeds, *past}, key=lambda d: d.number)
-        for d in lost - set(past):
-            new.hidden.setdefault(d, set()).add(who.task)
+        new.deeds = sorted({*new.deeds, *past} - (lost - set(past)), key=lambda d: d.number)
         for task, picture in up_to_date.items():
-            new.pictures[task] = picture.carried(current, new.number)
+            new.pictures[task] = replace(picture, number=new.number)
         for task, picture in outdated.items():
             if fresh or task == who.task:
                 new.pictures[task] = picture
@@ -633,7 +605,7 @@ class Oracle:
         for old in map(self.name, others):
             for task, picture in old.pictures.items():
                 if task != who.task and picture.there and picture.number >= old.number:
-                    new.pictures[task] = picture.carried(old.number, new.number)
+                    new.pictures[task] = replace(picture, number=new.number)
 
     def end(self, command: int) -> None:
         """The command is over: what it deleted stays deleted."""
