@@ -23,7 +23,6 @@ class Change:
     kept: dict[PathState, Kept] = field(default_factory=dict)
     first: dict[PathState, int] = field(default_factory=dict)
     last: dict[PathState, int] = field(default_factory=dict)
-    unread: set[PathState] = field(default_factory=set)
 
     def joined(self, actor: Actor) -> Change:
         """The same session, gone on with by another process of the task: `sh -c 'cat > f'`."""

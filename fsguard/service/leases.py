@@ -19,12 +19,10 @@ from fsguard.service.base import Part, task_id
 __all__ = ["LeaseRequests"]
 
 MAX_SECONDS = 86_400
-POLL_SECONDS = 0.05  # a write that ends tells nobody
+POLL_SECONDS = 0.05
 
 
 class LeaseRequests(Part):
-    _pumped = 0.0
-
     @property
     def _leases(self) -> Any:
         return self._dispatch.waiting.leases
@@ -81,8 +79,6 @@ class LeaseRequests(Part):
         said = ""
         try:
             while ticket.lease is None:
-                if task.ended is not None:
-                    raise BusyError(f"no lease on {', '.join(patterns)}: task {task.id!r} has ended")
                 if ticket.blocker != said:
                     said = ticket.blocker
                     yield {"waiting": said}
@@ -92,21 +88,10 @@ class LeaseRequests(Part):
                         "Try again, or ask for it: `fsguard lease request PATTERN --task ID`.",
                     )
                 await trio.sleep(POLL_SECONDS)
-                self._pump()
+                self._leases.pump(self._now())
         finally:
             self._leases.cancel(ticket, self._now())
-        try:
-            yield {"lease": self._json(ticket.lease)}
-        except GeneratorExit:  # who asked has gone before it heard of it
-            self._leases.release(ticket.lease, self._now())
-            raise
-
-    def _pump(self) -> None:
-        """One of those who wait looks for all of them."""
-        now = self._now()
-        if now - self._pumped >= POLL_SECONDS:
-            self._pumped = now
-            self._leases.pump(now)
+        yield {"lease": self._json(ticket.lease)}
 
     async def release(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
         """By id, or all of a task; another task's only with `force`, and from outside of any task."""
