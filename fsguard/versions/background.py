@@ -22,6 +22,7 @@ from .model import Limits
 from .retention import PAUSE, Housekeeper
 from .rows import Row, to_line
 from .settle import Settler
+from .snapshot import Snapshots
 from .take import Pending, Taker, is_full, why_not
 
 __all__ = ["Background"]
@@ -73,7 +74,7 @@ class Background:
         self._applied = self._submitted = journal.number
         self._ending = False
         self._renewed = time.monotonic() if catalogue.lodging else -RENEW_PAUSE
-        self._snapshot_after = 0.0
+        self._snapshots = Snapshots(journal)
         self._said = ""
         self._thread = threading.Thread(target=self._run, name="fsguard-versions", daemon=True)
 
@@ -114,7 +115,7 @@ class Background:
         self._hurry.set()
         self._wake.set()
         self._thread.join(timeout)
-        return not self._thread.is_alive()
+        return self._snapshots.stop(timeout) and not self._thread.is_alive()
 
     @property
     def settled(self) -> bool:
@@ -238,10 +239,7 @@ class Background:
         if ids:
             self.submit(Drop(ids, gentle=True))
         self.taker.stored = self._keeper.stored
-        if self.journal.long and time.monotonic() >= self._snapshot_after:
-            self._snapshot_after = time.monotonic() + RENEW_PAUSE  # should it fail
-            self.journal.snapshot(self.catalogue.rows(), self._applied, lambda: self._ending)
-            self._snapshot_after = 0.0
+        self._snapshots.tidy(self.catalogue)
 
     def _wait(self, error: Exception) -> None:
         """Try again later; what was not kept anyway is forgotten first when that becomes too much."""

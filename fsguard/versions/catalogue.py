@@ -17,7 +17,6 @@ import os
 import shutil
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -86,7 +85,7 @@ class Catalogue:
 
     def _open(self) -> None:
         os.close(created(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)))
-        self.writer = self._connect()
+        self.writer = self.connect()
         try:
             (found,) = self.writer.execute("PRAGMA user_version").fetchone()
             if found > FORMAT:
@@ -96,13 +95,14 @@ class Catalogue:
             self.writer.executescript(_SCHEMA if self._building else _SCHEMA + _INDEXES)
             if found != FORMAT:
                 self.writer.execute(f"PRAGMA user_version = {FORMAT}")
-            self.reader = self._connect()
+            self.reader = self.connect()
             self.reader.execute("PRAGMA query_only = 1")
         except BaseException:
             self.writer.close()
             raise
 
-    def _connect(self) -> sqlite3.Connection:
+    def connect(self) -> sqlite3.Connection:
+        """One more connection, for any thread; the caller closes it."""
         # "unix-excl": the index of the WAL is in memory that both connections share. By
         # default it is a file mapped into memory, and on a full disk (btrfs, ext4 with
         # small blocks) writing to such a mapping is a SIGBUS, which ends the daemon.
@@ -280,16 +280,3 @@ class Catalogue:
         """Whether any version needs the content `digest`."""
         sql = "SELECT 1 FROM versions WHERE kept AND kind = 'file' AND digest = ? LIMIT 1"
         return self.writer.execute(sql, (digest,)).fetchone() is not None
-
-    def rows(self) -> Iterator[Row]:
-        """All rows, oldest first, leaving the interpreter to others now and then."""
-        last = -1
-        while True:
-            sql = f"SELECT {_ALL} FROM versions WHERE id > ? ORDER BY id LIMIT 200"
-            page = self.writer.execute(sql, (last,)).fetchall()
-            if not page:
-                return
-            for values in page:
-                yield dict(zip(COLUMNS, values, strict=True))
-            last = page[-1][0]
-            time.sleep(0.0005)
