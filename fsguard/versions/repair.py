@@ -7,27 +7,21 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator
-from typing import Any
 
 from .catalogue import Catalogue
-from .changes import Take
-from .content import Places
-from .journal import DROP, PUT, SET, SYNCED, Journal, row_of
+from .content import Places, digest_of
+from .journal import Journal
 from .model import Facts, Limits
-from .retention import protected
+from .replay import LOST, replay
 from .rows import Row, blank
-from .settle import Settler
-from .take import Pending, Taker
 
-__all__ = ["fill_anew", "open_catalogue", "repair", "replay"]
+__all__ = ["fill_anew", "open_catalogue", "repair"]
 
 log = logging.getLogger("fsguard.versions")
 
 NAME = b"catalogue.sqlite3"
 NEW = b"catalogue-new.sqlite3"
 SUFFIXES = (b"", b"-wal", b"-shm", b"-journal")
-LOST = "it was lost when fsguard or the machine stopped"
 ASIDES = 3  # damaged catalogues that are left for whoever wants to look at them
 
 
@@ -36,6 +30,7 @@ def open_catalogue(places: Places, limits: Limits, journal: Journal, now: float)
 
     A damaged one is set aside and filled anew. `now` is in seconds since the epoch.
     """
+    _clear_lodgings(places)
     path = places.directory + b"/" + NAME
     anew = places.stat(NAME) is None and bool(journal.segments())
     for attempt in (1, 2):
@@ -61,12 +56,33 @@ def open_catalogue(places: Places, limits: Limits, journal: Journal, now: float)
     raise AssertionError
 
 
+def _lodgings() -> tuple[bytes, ...]:
+    return b"/dev/shm", os.fsencode(tempfile.gettempdir())
+
+
+def _lodging_name(places: Places) -> bytes:
+    return b"fsguard-versions-%s-" % digest_of(places.directory).hex()[:16].encode()
+
+
+def _clear_lodgings(places: Places) -> None:
+    """Remove what a killed daemon left elsewhere: the store is locked, so nobody uses it."""
+    for parent in _lodgings():
+        try:
+            names = [n for n in os.listdir(parent) if n.startswith(_lodging_name(places))]
+        except OSError:
+            continue
+        for name in names:
+            path = parent + b"/" + name
+            if os.lstat(path).st_uid == os.geteuid():
+                shutil.rmtree(path, ignore_errors=True)
+
+
 def _lodge(places: Places, limits: Limits, journal: Journal, error: Exception) -> Catalogue:
     """A catalogue elsewhere, filled from the journal, until there is room for one in the store."""
     log.error("the catalogue of versions cannot be opened (%s): one in memory takes its place", error)
-    for parent in (b"/dev/shm", os.fsencode(tempfile.gettempdir())):
+    for parent in _lodgings():
         try:
-            lodging = tempfile.mkdtemp(prefix=b"fsguard-versions-", dir=parent)
+            lodging = tempfile.mkdtemp(prefix=_lodging_name(places), dir=parent)
         except OSError:
             continue
         path = lodging + b"/" + NAME
@@ -139,105 +155,6 @@ def set_aside(places: Places, now: float) -> None:
     asides = sorted(n for n in os.listdir(places.directory) if n.startswith(b"aside-"))
     for old in asides[:-ASIDES]:
         shutil.rmtree(places.directory + b"/" + old, ignore_errors=True)
-
-
-def replay(
-    places: Places,
-    limits: Limits,
-    journal: Journal,
-    catalogue: Catalogue,
-    after: int,
-    upto: int | None = None,
-) -> int:
-    """Carry lines after number `after` over to the catalogue; returns the number of the last line.
-
-    Content that is known to be durable is checked by its size, the rest byte by
-    byte; then it is made durable.
-    """
-
-    def lines() -> Iterator[list[Any]]:
-        return (e for e in journal.read(after) if upto is None or e[0] <= upto)
-
-    tail: list[list[Any]] = []
-    for entry in lines():
-        tail.append(entry)
-        if entry[1] == SYNCED and isinstance(entry[2], int):
-            tail = [e for e in tail if e[0] > entry[2]]
-    taker = Taker(places, limits, Pending())
-    doubtful = _doubtful(taker, tail)
-    last = after
-    with catalogue.transaction():
-        for entry in lines():
-            last = max(last, entry[0])
-            _apply(catalogue, taker, entry, doubtful)
-        catalogue.set_fact("applied", last)
-    return last
-
-
-def _doubtful(taker: Taker, entries: list[list[Any]]) -> dict[int, Row]:
-    """The versions in `entries`, with what is left of their content made durable."""
-    digests = {e[2][0]: e[3]["digest"] for e in entries if e[1] == SET and "digest" in e[3]}
-    rows: dict[int, Row] = {}
-    fresh: dict[bytes, list[Row]] = {}
-    for entry in entries:
-        if entry[1] != PUT or (row := row_of(entry)) is None:
-            continue
-        rows[row["id"]] = row
-        if row["kept"] and row["kind"] == "file":
-            if row["digest"] is None and row["id"] in digests:
-                row["digest"] = digests[row["id"]].encode("latin-1")
-            if _whole(taker, row, entry[3]):
-                fresh.setdefault(row["digest"], []).append(row)
-            else:
-                row.update(kept=0, reason=LOST)
-    for digest in Settler(taker.places, taker.limits).sync(fresh):
-        for row in fresh[digest]:
-            row.update(kept=0, reason=LOST)
-    return rows
-
-
-def _whole(taker: Taker, row: Row, temporary: str | None) -> bool:
-    """Whether the content of `row` is there, byte by byte; content without a name gets it."""
-    places, size = taker.places, row["size"]
-    try:
-        if temporary is not None and places.stat(b"tmp/" + temporary.encode()) is not None:
-            taker.finish(Take(row, temporary=temporary.encode()), lambda digest: None)
-            return bool(row["size"] == size)
-        digest = row["digest"]
-        if digest is None:
-            return False
-        names = (places.name(b"blobs", digest), places.name(b"linked", digest))
-        for name in names:
-            if places.stat(name) is not None:
-                if places.digest(name) == (digest, size):
-                    return True
-                places.unlink(name)
-    except OSError:
-        log.debug("unreadable", exc_info=True)
-    return False
-
-
-def _apply(catalogue: Catalogue, taker: Taker, entry: list[Any], doubtful: dict[int, Row]) -> None:
-    what = entry[1]
-    try:
-        if what == PUT:
-            row = doubtful.get(entry[0]) or row_of(entry)
-            if row is None:
-                return
-            durable = entry[0] not in doubtful and row["kept"] and row["digest"] and row["kind"] == "file"
-            if durable and not taker.places.has(row["digest"], row["size"]):
-                row.update(kept=0, reason=LOST)
-            catalogue.put(row)
-        elif what == SET:
-            values = dict(entry[3])
-            if isinstance(values.get("digest"), str):
-                values["digest"] = values["digest"].encode("latin-1")
-            catalogue.change(entry[2], values)
-        elif what == DROP:
-            gentle = len(entry) > 3 and entry[3]
-            catalogue.drop(set(entry[2]) - protected(catalogue) if gentle else entry[2])
-    except (ValueError, TypeError, IndexError, sqlite3.IntegrityError, sqlite3.InterfaceError):
-        log.warning("left out of the catalogue of versions: %.200r", entry)
 
 
 def repair(places: Places, catalogue: Catalogue, journal: Journal, rescue: float | None) -> None:

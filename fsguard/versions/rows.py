@@ -29,7 +29,10 @@ COLUMNS = tuple(f.name for f in fields(Version))
 _BYTES = ("path", "digest", "target")
 _TEXTS = ("task", "sibling", "command", "cause", "reason", "kind")
 _FLAGS = ("kept", "conflict", "resolved")
+_BYTES_AT = tuple(COLUMNS.index(name) for name in _BYTES)
+_TEXTS_AT = tuple(COLUMNS.index(name) for name in _TEXTS)
 _MOST = (1 << 63) - 1
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def number(value: int) -> int:
@@ -115,10 +118,13 @@ def to_version(values: Sequence[Any]) -> Version:
 def to_values(row: Mapping[str, Any]) -> list[Any]:
     """What JSON can say, in the order of COLUMNS (also from SQLite, where a text may be a BLOB)."""
     values = list(row.values())
-    for position, value in enumerate(values):
-        if isinstance(value, bytes):
-            name = COLUMNS[position]
-            values[position] = value.decode("latin-1") if name in _BYTES else _untext(value)
+    for position in _BYTES_AT:
+        value = values[position]
+        if value is not None:
+            values[position] = value.decode("latin-1")
+    for position in _TEXTS_AT:
+        if values[position].__class__ is bytes:
+            values[position] = _untext(values[position])
     return values
 
 
@@ -140,7 +146,7 @@ def from_values(values: Sequence[Any]) -> Row:
 
 def to_line(entry: Sequence[Any]) -> bytes:
     """One line of the journal: a checksum, then JSON."""
-    body = json.dumps(entry, separators=(",", ":")).encode()
+    body = _encode(entry).encode("ascii")
     return b"%08x %s\n" % (zlib.crc32(body), body)
 
 
