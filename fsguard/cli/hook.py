@@ -11,7 +11,7 @@ def main(argv: list[str]) -> int:
     if len(argv) == 1 and argv[0] in TOOLS:  # no parser: it takes as long as the answer
         from fsguard.hooks import runner
 
-        return runner.run(argv[0])
+        runner.run(argv[0])
     if argv == [GIT]:
         from fsguard.hooks import precommit
 

@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
-    from typing import Any
+    from typing import Any, NoReturn
 
     from fsguard.hooks.call import Call
 
@@ -31,8 +31,8 @@ SECONDS = 1.5
 _MAX_EVENT = 64 << 20
 
 
-def run(tool: str) -> int:
-    """Answer the event on stdin. The exit code is always 0."""
+def run(tool: str) -> NoReturn:
+    """Answer the event on stdin and end this process. The exit code is always 0."""
     answer = _Answer()
     try:
         _thread.start_new_thread(_end, (answer,))
@@ -44,7 +44,8 @@ def run(tool: str) -> int:
             import traceback
 
             traceback.print_exception(error)
-    return 0
+    # All is said; taking the interpreter apart would be a tenth of the hook's time.
+    os._exit(0)
 
 
 def translate(tool: str, raw: bytes, soon: Callable[[Any], None] = lambda answer: None) -> Any:

@@ -172,8 +172,8 @@ HEAVY += ["tempfile", "pathlib", "difflib", "datetime", "logging", "trio", "rand
 @pytest.mark.parametrize("tool", TOOLS)
 def test_a_hook_imports_little(tmp_path: Path, tool: str) -> None:
     program = (
-        "import sys; before = set(sys.modules); from fsguard import cli; cli.main(['hook', sys.argv[1]]);"
-        " print(*sorted(set(sys.modules) - before))"
+        "import os, sys; before = set(sys.modules); os._exit = sys.exit;"
+        " from fsguard import cli; cli.main(['hook', sys.argv[1]]); print(*sorted(set(sys.modules) - before))"
     )
     events = {
         "codex": {"tool_name": "apply_patch", "tool_input": {"command": "*** Add File: f"}},
