@@ -5,7 +5,8 @@ Ways in, the most specific first:
 * the control group that `fsguard run` made for it, which survives setsid,
   double fork and the death of every parent;
 * the registered process itself, or ``FSGUARD_RUN`` in its environment;
-* ``FSGUARD_TASK`` in its environment, exported by an orchestrator;
+* ``FSGUARD_TASK`` in its environment, exported by an orchestrator, or by the
+  first words of a shell's own script (`shells`);
 * a registered process among its ancestors;
 * a pattern in the configuration that maps its control group;
 * else it is external.
@@ -24,7 +25,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fsguard.attribution import cgroup, procfs
+from fsguard.attribution import cgroup, procfs, shells
 from fsguard.attribution.announced import Announced
 from fsguard.core.guard import Guard
 from fsguard.core.model import Actor, Command, Process, Task
@@ -34,6 +35,7 @@ __all__ = ["Resolver", "Run"]
 MAX_PROCESSES = 16_384
 REGROUP_SECONDS = 1.0
 MAX_NAME = 200
+_CMDLINE = 4096
 _ENDING = sum(
     1 << (n - 1) for n in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 )
@@ -205,6 +207,13 @@ class Resolver:
         groups = procfs.read(f"/proc/{pid}/cgroup") or b""
         environ = procfs.read(f"/proc/{pid}/environ", 262144) or b""
         env = procfs.parse_environ(environ, _VARIABLES)
+        cmdline: bytes | None = None
+        if shells.is_shell(stat):
+            cmdline = procfs.read(f"/proc/{pid}/cmdline", _CMDLINE) or b""
+            if mark := shells.marked(cmdline):
+                env.pop(b"FSGUARD_INTENT", None)  # of the task that it was started for
+                env.update(mark)
+                cmdline = shells.unmarked(cmdline)
         process = self._process(pid, stat)
         members = cgroup.parse_cgroup(groups)
         run, override, means = self._run_of(process, members, env)
@@ -226,7 +235,8 @@ class Resolver:
             if name:
                 task, means = self._task(name[:MAX_NAME], now), "cgroup pattern"
         if command is None:
-            text = procfs.text_of(procfs.read(f"/proc/{pid}/cmdline", 4096), stat.comm)
+            cmdline = cmdline if cmdline is not None else procfs.read(f"/proc/{pid}/cmdline", _CMDLINE)
+            text = procfs.text_of(cmdline, stat.comm)
             command = Command(f"p{pid}.{stat.start}.{stat.image:x}", text, task, now)
         self.means[means] += 1
         actor = Actor(task, process, command, env.get(b"FSGUARD_DISABLE", b"") not in (b"", b"0"))

@@ -7,7 +7,7 @@ from typing import Any
 
 from fsguard.control import params as p
 from fsguard.control.server import Peer
-from fsguard.core.model import Command, Task
+from fsguard.core.model import Command, Process, Task
 from fsguard.errors import UsageError
 from fsguard.service.base import Part, path_of, show, task_id, warning_json
 
@@ -54,6 +54,8 @@ class Tools(Part):
         process = self._resolver.actor(pid or peer.pid).process
         if pid and not self._caller(peer).process.below(process):
             process = self._caller(peer).process  # not an ancestor: not the caller's to speak for
+        # Judged by what this very call reads: other calls, of other subagents, run in the same process.
+        process = Process(process.pid, process.start, process.name, process)
         now = time.time()
         command = Command(
             f"tool:{call}", f"{what} {show(path)}", task, now, partial=p.flag(params, "partial")

@@ -22,15 +22,6 @@ import pytest
 
 from tests.kit.mounting import ROOT, Result, Workspace
 
-own_looks = pytest.mark.xfail(
-    strict=False,
-    reason="the daemon judges announced calls by what other calls read in the same process",
-)
-own_shell = pytest.mark.xfail(
-    strict=False,
-    reason="the daemon does not read the mark in a shell's command line, so redirections are nobody's",
-)
-
 SESSION = "5e1f2a3b-1111-4222-8333-444455556666"
 OTHER = "6f2a3b4c-1111-4222-8333-444455556666"
 ME = "claude-5e1f2a3b"
@@ -182,7 +173,6 @@ def said_by(result: tuple[str, str, Any]) -> str:
     return result[0] + result[1]
 
 
-@own_looks
 def test_of_two_subagents_in_one_process_the_right_one_is_warned(claude: Claude) -> None:
     for agent in ("a1", "b2"):
         claude.start(agent)
@@ -227,7 +217,6 @@ def test_an_edit_against_bash_of_another_session(claude: Claude) -> None:
     other.process.stdin.close()
 
 
-@own_shell
 def test_bash_of_one_subagent_against_an_edit_of_another(claude: Claude) -> None:
     claude.start("a1")
     claude.start("b2")
@@ -338,7 +327,6 @@ def test_a_stopped_daemon_holds_no_agent_up(claude: Claude) -> None:
         os.kill(pid, signal.SIGCONT)
 
 
-@own_shell
 @pytest.mark.parametrize("tool", ["codex", "gemini", "cursor"])
 def test_shells_of_the_other_tools_too(workspace: Workspace, tool: str) -> None:
     workspace.plain("sh", "-c", "echo one > f").ok()
