@@ -44,9 +44,9 @@ def script(cmdline: bytes) -> bytes | None:
     words = iter(cmdline.split(b"\0")[1:])
     commands = False
     for word in words:
-        if word[:1] not in (b"-", b"+") or word in (b"-", b"--"):
-            if word in (b"-", b"--"):
-                word = next(words, b"")
+        if word in (b"-", b"--"):  # the end of the options
+            return next(words, None) if commands else None
+        if word[:1] not in (b"-", b"+"):
             return word if commands else None
         if word in _WITH_VALUE:
             next(words, None)
