@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
+MAX_WAITING = 20  # of one path's queue; --json has them all
+
 
 def main(argv: list[str]) -> int:
     parser = Parser(
@@ -96,6 +98,33 @@ def _print(status: dict[str, Any]) -> None:
     if status["tasks"]:
         print()
         print(tasks_table(status["tasks"]))
+    for queue in status["queues"]:
+        print()
+        print(queue_text(queue))
+    if status["leases"]:
+        print()
+        print("leases (`fsguard lease list` shows them in full):")
+        for lease in status["leases"]:
+            what = ", ".join(terminal.cut(x) for x in lease["patterns"])
+            print(f"  {lease['id']}  {terminal.cut(lease['task'])}  {what}")
+
+
+def queue_text(queue: dict[str, Any]) -> str:
+    """Who holds the turn on one path, and who waits for it, in the order in which they come."""
+    shown = terminal.shown
+    holder = "nobody"
+    if queue["holder"]:
+        holder = f"{', '.join(map(terminal.cut, queue['holder']))}, for {queue['since']:.1f} s"
+        if queue["command"]:
+            holder += f", with {terminal.cut(queue['command'])}"
+    waiting = queue["queue"]
+    lines = [f"{shown(queue['path'])}: written by {holder}; {len(waiting)} waiting"]
+    for ticket in waiting[:MAX_WAITING]:
+        who = f"{terminal.cut(ticket['task'])} (pid {ticket['pid']}, {terminal.cut(ticket['command'])})"
+        lines.append(f"  {ticket['waiting']:6.1f} s  {who}{', next in line' if ticket['next'] else ''}")
+    if len(waiting) > MAX_WAITING:
+        lines.append(f"  … and {len(waiting) - MAX_WAITING} more")
+    return "\n".join(lines)
 
 
 def tasks_table(tasks: list[dict[str, Any]]) -> str:

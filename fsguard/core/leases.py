@@ -9,14 +9,16 @@ that another task is writing right now.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import count
 
 from fsguard.core.model import Task
 from fsguard.core.policy import Patterns
 
-__all__ = ["Lease", "LeaseTicket", "Leases"]
+__all__ = ["Lease", "LeaseTicket", "Leases", "as_path"]
 
 
 @dataclass(slots=True, eq=False)
@@ -36,15 +38,14 @@ class Lease:
     def until(self) -> float:
         return self.active + self.ttl
 
-    def covers_below(self, directory: bytes) -> bool:
-        """True for a directory that the lease is on, or that has something in it that the lease names."""
-        prefix = directory + b"/"
-        return self.patterns(prefix + b"x") or any(
-            _as_path(p).startswith(prefix) for p in self.patterns.lines
-        )
-
     def alive(self, now: float) -> bool:
         return now < self.until and self.task.ended is None
+
+    def meets(self, directory: bytes) -> bool:
+        """True when a pattern covers something in `directory`."""
+        names = directory.decode("utf-8", "surrogateescape").split("/")
+        inside = (*(tuple(name) for name in names), ANY_DEPTH)
+        return any(_meet(_segments(line), inside) for line in self.patterns.lines)
 
 
 @dataclass(slots=True, eq=False)
@@ -64,48 +65,47 @@ Writing = Callable[[Patterns, Task], "str | None"]
 
 
 class Leases:
-    """All leases of a workspace, oldest first, and who waits for one.
+    """All leases of a workspace, and who waits for one.
+
+    `held`: by id, oldest first; some may have ended.
 
     :param writing: says which other task is writing a matching path right now.
+    :param ended: told when a lease has ended.
     """
 
-    def __init__(self, writing: Writing) -> None:
+    def __init__(self, writing: Writing, ended: Callable[[], None] = lambda: None) -> None:
         self._writing = writing
-        self._leases: dict[int, Lease] = {}
+        self._ended = ended
+        self.held: dict[int, Lease] = {}
         self._queue: list[LeaseTicket] = []
         self._ids = count(1)
 
-    def __len__(self) -> int:
-        return len(self._leases)
-
     def all(self, now: float) -> list[Lease]:
         self._expire(now)
-        return list(self._leases.values())
+        return list(self.held.values())
 
     def waiting(self) -> list[LeaseTicket]:
         return list(self._queue)
 
     def find(self, lease_id: int, now: float) -> Lease | None:
         self._expire(now)
-        return self._leases.get(lease_id)
+        return self.held.get(lease_id)
 
     def over(self, path: bytes, task: Task | None, now: float) -> Lease | None:
         """The oldest lease that keeps `task` from writing `path`."""
-        if not self._leases or task is None:
+        if not self.held or task is None:
             return None
-        for lease in self._leases.values():
+        for lease in self.held.values():
             if lease.alive(now) and lease.patterns(path):
                 # The oldest decides: two that overlap must not shut each other out.
                 return None if lease.task.related(task) else lease
         return None
 
-    def over_tree(self, directory: bytes, task: Task | None, now: float) -> Lease | None:
-        """The oldest lease that keeps `task` from moving `directory`, with whatever is below it."""
-        if task is None:
-            return None
-        for lease in self._leases.values():
-            if lease.alive(now) and lease.covers_below(directory):
-                return None if lease.task.related(task) else lease
+    def below(self, directory: bytes, task: Task, now: float) -> Lease | None:
+        """The oldest lease of others on something in `directory`, or on all of it."""
+        for lease in self.held.values():
+            if lease.alive(now) and not lease.task.related(task) and lease.meets(directory):
+                return lease
         return None
 
     def in_the_way(self, task: Task, patterns: Iterable[str], now: float) -> list[Lease]:
@@ -113,12 +113,12 @@ class Leases:
         wanted = LeaseTicket(task, Patterns(patterns), 0.0, "", now)
         return [lease for lease in self.all(now) if self._clash(lease, wanted)]
 
-    def wrote(self, path: bytes, task: Task | None, now: float) -> None:
+    def wrote(self, paths: Iterable[bytes], task: Task | None, now: float) -> None:
         """A write by the holder keeps its lease alive."""
         if task is None:
             return
-        for lease in self._leases.values():
-            if lease.task.related(task) and lease.patterns(path):
+        for lease in self.held.values():
+            if lease.alive(now) and lease.task.related(task) and any(map(lease.patterns, paths)):
                 lease.active = now
 
     def ask(self, task: Task, patterns: Iterable[str], ttl: float, reason: str, now: float) -> LeaseTicket:
@@ -135,45 +135,101 @@ class Leases:
             self.pump(now)
 
     def release(self, lease: Lease, now: float) -> None:
-        self._leases.pop(lease.id, None)
+        if self.held.pop(lease.id, None) is not None:
+            self._ended()
         self.pump(now)
 
     def pump(self, now: float) -> list[LeaseTicket]:
         """Grant what can be granted, first come, first served; returns those granted."""
         self._expire(now)
         granted: list[LeaseTicket] = []
+        self._queue = [t for t in self._queue if t.task.ended is None]
         for i, ticket in enumerate(self._queue):
-            earlier = [t for t in self._queue[:i] if t.lease is None and self._clash(t, ticket)]
-            holder = next((le for le in self._leases.values() if self._clash(le, ticket)), None)
-            if earlier:
-                ticket.blocker = f"task {earlier[0].task.id!r}, which waits for it too"
-            elif holder is not None:
+            holder = next((le for le in self.held.values() if self._clash(le, ticket)), None)
+            if holder is not None:
                 ticket.blocker = f"the lease {holder.id} of task {holder.task.id!r}"
+            elif (earlier := self._earlier(i, ticket)) is not None:
+                ticket.blocker = f"task {earlier.task.id!r}, which waits for it too"
             elif (writer := self._writing(ticket.patterns, ticket.task)) is not None:
                 ticket.blocker = f"task {writer!r}, which is writing there"
             else:
                 lease = Lease(
                     next(self._ids), ticket.task, ticket.patterns, now, ticket.ttl, now, ticket.reason
                 )
-                self._leases[lease.id] = ticket.lease = lease
+                self.held[lease.id] = ticket.lease = lease
                 granted.append(ticket)
         self._queue = [t for t in self._queue if t.lease is None]
         return granted
 
+    def _earlier(self, place: int, ticket: LeaseTicket) -> LeaseTicket | None:
+        return next((t for t in self._queue[:place] if t.lease is None and self._clash(t, ticket)), None)
+
     def _expire(self, now: float) -> None:
-        for lease in [le for le in self._leases.values() if not le.alive(now)]:
-            del self._leases[lease.id]
+        over = [le for le in self.held.values() if not le.alive(now)]
+        for lease in over:
+            del self.held[lease.id]
+        if over:
+            self._ended()
 
     @staticmethod
     def _clash(one: Lease | LeaseTicket, other: LeaseTicket) -> bool:
-        """Can a path match both? A pattern is tried as if it were a path of the other's."""
+        """Can a path match both?"""
         if one.task.related(other.task):
             return False
-        mine, theirs = one.patterns, other.patterns
-        if set(mine.lines) & set(theirs.lines):
-            return True
-        return any(theirs(_as_path(p)) for p in mine.lines) or any(mine(_as_path(p)) for p in theirs.lines)
+        mine, theirs = one.patterns.lines, other.patterns.lines
+        return any(_meet(_segments(a), _segments(b)) for a in mine for b in theirs)
 
 
-def _as_path(pattern: str) -> bytes:
-    return pattern.strip("/").encode("utf-8", "surrogateescape")
+def as_path(pattern: str) -> bytes:
+    """A pattern taken for a path that it could match; `src/` is something in src."""
+    path = pattern.strip("/")
+    return (path + "/x" if pattern.endswith("/") else path).encode("utf-8", "surrogateescape")
+
+
+# A component of a pattern is a tuple of characters, ANY and MANY; ANY_DEPTH is `**`.
+ANY, MANY = "any", "many"
+ANY_DEPTH = ("any depth",)
+
+Segment = tuple[str, ...]
+
+
+@lru_cache(4096)
+def _segments(pattern: str) -> tuple[Segment, ...]:
+    """A .gitignore line in components; what it matches, it matches with all that is inside.
+
+    Only a name that ends as files do (`*.py`, `schema.sql`) is taken to mean no directory.
+    """
+    parts = pattern.strip("/").split("/")
+    anchored = "/" in pattern.rstrip("/")
+    names = [ANY_DEPTH if part == "**" else _tokens(part) for part in parts]
+    files = re.search(r"\.[A-Za-z]\w*$", pattern) is not None
+    return (*(() if anchored else (ANY_DEPTH,)), *names, *(() if files else (ANY_DEPTH,)))
+
+
+def _tokens(part: str) -> Segment:
+    found = re.findall(r"\\(.)|(\*+)|(\?|\[[!^]?\]?[^]]*\])|(.)", part, re.DOTALL)
+    return tuple(escaped or plain or (MANY if many else ANY) for escaped, many, _, plain in found)
+
+
+@lru_cache(4096)
+def _meet(one: tuple[Segment, ...], other: tuple[Segment, ...]) -> bool:
+    """Can a path match both? A set like `[a-z]` counts as any character."""
+    if not one or not other:
+        return all(segment == ANY_DEPTH for segment in one or other)
+    if one[0] == ANY_DEPTH:
+        return _meet(one[1:], other) or _meet(one, other[1:])
+    if other[0] == ANY_DEPTH:
+        return _meet(one, other[1:]) or _meet(one[1:], other)
+    return _names_meet(one[0], other[0]) and _meet(one[1:], other[1:])
+
+
+@lru_cache(4096)
+def _names_meet(one: Segment, other: Segment) -> bool:
+    if not one or not other:
+        return all(token == MANY for token in one or other)
+    if one[0] == MANY:
+        return _names_meet(one[1:], other) or _names_meet(one, other[1:])
+    if other[0] == MANY:
+        return _names_meet(one, other[1:]) or _names_meet(one[1:], other)
+    same = one[0] == other[0] or ANY in (one[0], other[0])
+    return same and _names_meet(one[1:], other[1:])

@@ -200,6 +200,9 @@ def sentence(
 
 
 def _writing(write: Write, path: str) -> str:
+    """Who holds the turn; of a turn that is over (`version` tells it apart), what was written in it."""
+    if write.version:
+        return _did(write, f"{_DID[write.act]} {path}")
     return f"{_who(write)} is writing {path} (since {clock(write.time)}, with {quote(write.command.text)})"
 
 
@@ -209,9 +212,11 @@ def _collision(finding: Finding, path: bytes, mine: str, refused: bool, waited: 
     does = _ACT[finding.act]
     if waited is not None:
         text = f"{first}; {mine} waited {waited:g} s for its turn in vain"
+        if not waited:
+            text = f"{first}, and waits for what {mine} holds: neither could go on"
         if refused:
             return f"{text}: refused, nothing was changed. Try again when it is done; see `fsguard status`."
-        text += " and goes on without"
+        text += f", and {'it' if waited else mine} goes on without"
     elif refused:
         return f"{first}; {mine} {does} it: refused, nothing was changed. Try again when it is done."
     else:

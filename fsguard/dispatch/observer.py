@@ -48,7 +48,7 @@ class Dispatch:
         guard: Guard,
         processes: Processes,
         *,
-        turns: Turns | None = None,
+        turns: Turns[FileView] | None = None,
         keeper: Keeper | None = None,
         wait_seconds: float = 5.0,
         clock: Callable[[], float] = time.time,
@@ -60,10 +60,10 @@ class Dispatch:
         self.keeper = keeper
         if keeper is not None:
             guard.on_told = keeper.told
-        self.waiting = Waiting(guard, turns or Turns(), processes, wait_seconds, clock)
         self.digest_limit = digest_limit
         self.open_files: dict[OpenFile, None] = {}
         self._writable: dict[FileView, list[OpenFile]] = {}
+        self.waiting = Waiting(guard, turns or Turns(), processes, wait_seconds, clock, self._writable)
 
     # -- looks ----------------------------------------------------------------
 
@@ -83,35 +83,27 @@ class Dispatch:
         actor = self.processes.actor(caller.tid, file.paths())
         session = OpenFile(self, actor, caller.tid, flags)
         truncates = bool(flags & os.O_TRUNC)
-        if session.writable or truncates:
-            paths = file.paths()
-            if paths:
-                key = min(paths)
-                append = bool(flags & os.O_APPEND)
-                act = Act.TRUNCATE if truncates else Act.APPEND if append else Act.WRITE
-                session.collided = await self.waiting.enter(session, key, caller, act, file)
-                try:
-                    if truncates:
-                        session.intend_truncate(file)
-                        self.waiting.turns.begin(key, session, actor, False, self.waiting.now())
-                except BaseException:
-                    session.aborted()
-                    raise
+        if not (session.writable or truncates):
+            return session
+        waiting = self.waiting
+        if file in self._writable or waiting.leases.held or waiting.turns.busy(file):
+            act = Act.TRUNCATE if truncates else Act.APPEND if flags & os.O_APPEND else Act.WRITE
+            session.collided = await waiting.enter(session, caller, act, file)
+        if truncates:
+            try:
+                session.intend_truncate(file)
+                waiting.begin(session, file.paths(), file)
+            except BaseException:
+                session.aborted()
+                raise
         return session
 
     async def create(self, caller: Caller, path: bytes, flags: int) -> Session:
         actor = self.processes.actor(caller.tid, (path,))
         session = OpenFile(self, actor, caller.tid, flags)
         session.creating = path
-        session.collided = await self.waiting.enter(session, path, caller, Act.CREATE, None)
-        try:
-            self.judge(session.edit, path, Act.CREATE)
-            if self.waiting.applies(path, actor) and not self.guard.locks_itself(path, None, Act.CREATE):
-                append = bool(flags & os.O_APPEND)
-                self.waiting.turns.begin(path, session, actor, append, self.waiting.now())
-        except BaseException:
-            session.aborted()
-            raise
+        session.collided = self.judge_change(session.edit, path, Act.CREATE)
+        self.waiting.begin(session, (path,), None)
         return session
 
     def interrupted(self, unique: int) -> None:
@@ -151,14 +143,18 @@ class Dispatch:
                 warning.tail = self.keeper.diff(path, base, file)
             raise OSError(errno.EBUSY, warning.message)
 
-    def judge_change(self, edit: Edit, path: bytes, act: Act, file: FileView | None = None) -> None:
-        """`judge` for what never waits: a change under another task's running turn is a collision."""
+    def judge_change(self, edit: Edit, path: bytes, act: Act, file: FileView | None = None) -> bool:
+        """`judge` for what never waits: a change under another task's running turn is a collision.
+
+        Returns whether it was one.
+        """
         self.waiting.check_lease(path, edit.actor)
-        turn = self.waiting.foreign(path, edit.actor)
+        turn = self.waiting.foreign(file, path, edit.actor) if file is not None else None
         if turn is None:
             self.judge(edit, path, act, file)
-        else:
-            self.waiting.collide(edit, path, act, turn)
+            return False
+        self.waiting.collide(edit, path, act, turn)
+        return True
 
     def base(self, edit: Edit, path: bytes, file: FileView | None, act: Act) -> None:
         """Put by, or at least digest, what is about to be destroyed, if anybody may miss it."""
@@ -218,7 +214,10 @@ class Dispatch:
         act = Act.TRUNCATE if change.size == 0 else Act.WRITE
         paths = file.paths()
         for path in paths:
-            self.judge_change(edit, path, act, file)
+            self.waiting.check_lease(path, actor)
+        if session is None or not paths or not session.turn_of(edit, paths, act, file):
+            for path in paths:
+                self.judge_change(edit, path, act, file)
         for path in paths:
             self.base(edit, path, file, act)
         yield
@@ -235,28 +234,25 @@ class Dispatch:
         self.base(edit, change.path, change.file, Act.DELETE)
         yield
         self.guard.done(edit, change.path, Act.DELETE, self.clock())
-        self.waiting.moved(change.path)
+        self.waiting.moved(change.file)
 
     @contextmanager
     def _rename(self, actor: Actor, change: Renamed) -> Iterator[None]:
         edit = Edit(actor)
         source, target = change.source, change.target
         if change.directory:
-            self.waiting.check_lease_below(source, actor)
-            self.waiting.check_lease_below(target, actor)
-            known = self._known_below(source)
-            for path in known:
-                self.judge_change(edit, path, Act.MOVE_AWAY)
+            below = self._judge_below(edit, source, Act.MOVE_AWAY)
+            self.waiting.check_leases_below(target, actor)
             yield
             self.guard.renamed(edit, source, target, self.clock(), directory=True)
-            for path in known:
-                self.waiting.moved(path)
+            for file in below:
+                self.waiting.moved(file)
             return
         same = change.replaced is not None and self._same(change.file, change.replaced)
         self.waiting.check_lease(target, actor)
         if change.replaced is None:
-            self.judge(edit, target, Act.CREATE)
-        elif not same:
+            self.judge_change(edit, target, Act.CREATE)
+        elif not same or self.waiting.foreign(change.replaced, target, actor) is not None:
             self.judge_change(edit, target, Act.REPLACE, change.replaced)
         self.judge_change(edit, source, Act.MOVE_AWAY, change.file)
         if change.replaced is not None and not same:
@@ -265,16 +261,23 @@ class Dispatch:
         yield
         free = change.replaced is None
         self.guard.renamed(edit, source, target, self.clock(), directory=False, same=same, free=free)
-        self.waiting.moved(source)
-        self.waiting.moved(target)
+        if change.replaced is not None:
+            self.waiting.moved(change.replaced)
         if change.file is not None:
+            self.waiting.moved(change.file)
             self.close(edit, change.file)
 
-    def _known_below(self, directory: bytes) -> list[bytes]:
-        """What is on record, and there, below `directory`, which is about to get another name."""
+    def _judge_below(self, edit: Edit, directory: bytes, act: Act) -> list[FileView]:
+        """A directory moves, with everything in it; returns those files that are being written."""
+        self.waiting.check_leases_below(directory, edit.actor)
         if self.guard.ignored(directory + b"/x"):
             return []  # node_modules: installers rename there thousands of times
-        return [s.path for s in self.guard.ledger.below(directory) if not s.absent]
+        writable = {path: file for file in self.waiting.written() for path in file.paths()}
+        inside = [path for path in writable if path.startswith(directory + b"/")]
+        known = [s.path for s in self.guard.ledger.below(directory) if not s.absent]
+        for path in dict.fromkeys(known + inside):
+            self.judge_change(edit, path, act, writable.get(path))
+        return [writable[path] for path in inside]
 
     def _same(self, one: FileView | None, other: FileView) -> bool:
         """Equal content, as far as it may be compared."""
@@ -291,15 +294,15 @@ class Dispatch:
             (change.second, change.second_file, change.second_is_dir),
         ]
         touched: list[bytes] = []
+        below: list[FileView] = []
         for path, file, directory in pairs:
             if directory:
-                self.waiting.check_lease_below(path, actor)
-                known = self._known_below(path)
+                below += self._judge_below(edit, path, Act.REPLACE)
+                touched += [s.path for s in self.guard.ledger.below(path) if not s.absent]
             else:
-                known = [path]
-            for p in known:
-                self.judge_change(edit, p, Act.REPLACE, file)
-            touched += known
+                self.judge_change(edit, path, Act.REPLACE, file)
+                touched.append(path)
+                below += [file] if file is not None else []
         for path, file, directory in pairs:
             if not directory:
                 self.base(edit, path, file, Act.REPLACE)
@@ -307,12 +310,13 @@ class Dispatch:
         now = self.clock()
         for path in touched:
             self.guard.done(edit, path, Act.REPLACE, now)
+        for file in below:
+            self.waiting.moved(file)
 
     @contextmanager
     def _link(self, actor: Actor, change: Linked) -> Iterator[None]:
         edit = Edit(actor)
-        self.waiting.check_lease(change.target, actor)
-        self.judge(edit, change.target, Act.CREATE)
+        self.judge_change(edit, change.target, Act.CREATE)
         known = [p for p in change.file.paths() if p != change.target]
         yield
         self.guard.linked(edit, known, change.target, self.clock())
@@ -321,8 +325,7 @@ class Dispatch:
     @contextmanager
     def _make(self, actor: Actor, change: Made) -> Iterator[None]:
         edit = Edit(actor)
-        self.waiting.check_lease(change.path, actor)
-        self.judge(edit, change.path, Act.CREATE)
+        self.judge_change(edit, change.path, Act.CREATE)
         yield
         self.guard.done(edit, change.path, Act.CREATE, self.clock())
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fsguard.core.guard import Change as Edit
 from fsguard.core.model import Act, Actor, PathState
+from fsguard.dispatch.waiting import Part
 from fsguard.observer import FileView
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class OpenFile:
         self.edit = Edit(actor)
         self.creating: bytes | None = None
         self.collided = False  # a collision was said at the open; no more about the same
-        self._turnless: bool | None = None
+        self.part = Part(actor, flags)
         self.file: FileView | None = None
         self._edits: dict[Actor, Edit] = {actor: self.edit}
         self._tids: dict[int, tuple[Edit, float]] = {}
@@ -112,7 +113,7 @@ class OpenFile:
         paths = file.paths()
         act = Act.APPEND if append else Act.WRITE
         dispatch = self._dispatch
-        collided = self._turn(edit, paths, act, file)
+        collided = bool(paths) and self.turn_of(edit, paths, act, file)
         for path in paths:
             if dispatch.guard.current(edit, path) or dispatch.guard.ignored(path):
                 continue
@@ -121,21 +122,15 @@ class OpenFile:
             dispatch.base(edit, path, file, act)
         self._pending = (edit, act, paths)
 
-    def _turn(self, edit: Edit, paths: Sequence[bytes], act: Act, file: FileView) -> bool:
+    def turn_of(self, edit: Edit, paths: Sequence[bytes], act: Act, file: FileView) -> bool:
         """Begin or go on with the turn; True when that is a collision, which has been said."""
-        if not paths or edit.actor.task is None:
+        waiting, part = self._dispatch.waiting, self.part
+        append, now = act is Act.APPEND, waiting.now()
+        if waiting.leases.held:
+            waiting.leases.wrote(paths, edit.actor.task, now)
+        if part.goes_on(edit.actor, append, now, waiting.turns.lapse):
             return False
-        waiting, path = self._dispatch.waiting, min(paths)
-        if self._turnless is None:
-            # Programs that lock for themselves take no turns for writes in place.
-            self._turnless = not waiting.applies(path, edit.actor) or (
-                not self.flags & os.O_TRUNC and self._dispatch.guard.locks_itself(path, file, act)
-            )
-            if self._turnless:
-                waiting.leave(self)  # a turn that began with the creation of a database
-        if self._turnless:
-            return False
-        return waiting.write(self, edit, path, act)
+        return waiting.write(self, edit, paths, act, file)
 
     def _writer(self, tid: int, file: FileView) -> Edit:
         """The session of whoever writes: not always who opened (inherited descriptors, exec)."""

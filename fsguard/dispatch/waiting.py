@@ -1,7 +1,13 @@
 """Waiting for turns: bounded, first come first served, left at once when told to stop.
 
 The only place of fsguard that waits for anybody. Which turn it is, and who
-comes next, is decided in `fsguard.core.turns`.
+comes next, is decided in `fsguard.core.turns`; that state machine hears of a
+file only when a second task wants to write it. Until then a turn is two times
+noted in its open file (`Part`).
+
+Only the OPEN of a file that exists waits. A CREATE does not, though it is an
+open(2) as well: the kernel holds the directory's lock until the reply (measured
+on Linux 6.18), and a holder that makes or looks up a name there would stand.
 """
 
 from __future__ import annotations
@@ -9,16 +15,15 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import trio
 
 from fsguard.core.guard import Change as Edit
 from fsguard.core.guard import Guard
-from fsguard.core.leases import Lease, Leases
-from fsguard.core.model import Act, Actor, Command, Process, Task, Write
+from fsguard.core.leases import Lease, Leases, as_path
+from fsguard.core.model import Act, Actor, Task, Write
 from fsguard.core.policy import Patterns
 from fsguard.core.turns import Ticket, Turn, Turns
 from fsguard.dispatch.ports import Processes
@@ -27,123 +32,328 @@ from fsguard.observer import Caller, FileView
 if TYPE_CHECKING:
     from fsguard.dispatch.openfile import OpenFile
 
-__all__ = ["Waiting"]
+__all__ = ["Part", "Waiting"]
 
 # After its first signal a waiter's pending signals are polled: the kernel
-# sends FUSE_INTERRUPT for the first one only (measured on Linux 6.18).
+# sends FUSE_INTERRUPT for the first one only (measured on Linux 6.18). The
+# more there are to be asked, the more rarely each is.
 POLL_SECONDS = 0.02
+POLLED_AT_ONCE = 20
 NOTED_SECONDS = 0.01
-LEASE_POLL_SECONDS = 0.05
+# Leases end by release, which wakes who waits for them, but also with their task.
+LEASE_POLL_SECONDS = 0.2
+# Within so long the kernel looks a name up again after ESTALE; it does that once.
+AGAIN_SECONDS = 2.0
+MAX_AGAIN = 10_000
+
+NEVER = float("-inf")
+IN_PLACE = frozenset({Act.WRITE, Act.APPEND})
+
+
+class Part:
+    """What one open file has to do with turns.
+
+    `began` and `wrote`: since when it takes part, and its last write (monotonic
+    seconds). `writer`: who that was. `append`: it has only appended. `made`: it
+    has made or emptied the file. `out`: it takes no turns, the programs that use
+    the file lock it for themselves; `sure`: that question is answered. `turn`: it
+    is known to the state machine.
+    """
+
+    __slots__ = ("append", "began", "made", "out", "sure", "turn", "writer", "writes", "wrote")
+
+    def __init__(self, actor: Actor, flags: int) -> None:
+        self.writer = actor
+        self.made = bool(flags & os.O_TRUNC)
+        self.append = bool(flags & os.O_APPEND) and not self.made
+        self.began = self.wrote = NEVER
+        self.out = False
+        self.sure = self.made
+        self.writes = 0
+        self.turn: Turn[FileView] | None = None
+
+    def goes_on(self, actor: Actor, append: bool, now: float, lapse: float) -> bool:
+        """The quick way: true when a write falls into a turn of its own that nobody contests."""
+        if (
+            now - self.wrote >= lapse
+            or self.turn is not None
+            or actor is not self.writer
+            or not self.sure
+            or (self.append and not append)
+        ):
+            return False
+        self.wrote = now
+        return True
+
+    def runs(self, now: float, lapse: float) -> bool:
+        """True while it has a share in the turn on its file."""
+        return now - self.wrote < lapse and self.writer.task is not None and not self.out
+
+    def wrote_at(self, now: float, actor: Actor, append: bool, lapse: float) -> None:
+        fresh = now - self.wrote >= lapse
+        if fresh:
+            self.began = now
+        self.append = append and (fresh or self.append)
+        self.wrote, self.writer = now, actor
 
 
 class _Wait:
-    """One open that waits; `event` is renewed after each wake-up."""
+    """One open that waits until `end` at most; `event` is renewed after each wake-up."""
 
-    def __init__(self, tid: int) -> None:
+    __slots__ = ("end", "event", "signalled", "tid")
+
+    def __init__(self, tid: int, end: float) -> None:
         self.tid = tid
+        self.end = end
         self.event = trio.Event()
         self.signalled = False
 
+    async def pause(self, seconds: float) -> None:
+        with trio.move_on_after(seconds):
+            await self.event.wait()
+        if self.event.is_set():
+            self.event = trio.Event()
+
 
 class Waiting:
-    """:param seconds: how long an open waits at most."""
+    """:param seconds: how long an open waits at most.
+    :param writable: the handles that are open for writing, by file.
+    """
 
     def __init__(
         self,
         guard: Guard,
-        turns: Turns,
+        turns: Turns[FileView],
         processes: Processes,
         seconds: float,
         clock: Callable[[], float],
+        writable: Mapping[FileView, Sequence[OpenFile]],
     ) -> None:
         self._guard = guard
         self.turns = turns
         self._processes = processes
         self.seconds = seconds
         self._clock = clock
+        self._writable = writable
         self.now: Callable[[], float] = time.monotonic
-        self.leases = Leases(self._writing)
+        self.leases = Leases(self._writing, self._lease_ended)
         self.announced: Callable[[], Iterable[tuple[Task, bytes]]] = tuple
-        self._waits: dict[Ticket, _Wait] = {}
+        self._waits: dict[Ticket[FileView], _Wait] = {}
         self._by_request: dict[int, _Wait] = {}
+        self._behind: dict[FileView, dict[_Wait, None]] = {}
+        self._signalled = 0
+        self._again: dict[int, float] = {}
 
-    def applies(self, path: bytes, actor: Actor) -> bool:
+    def applies(self, paths: Iterable[bytes], actor: Actor) -> bool:
         """False where nothing is serialised: no task, ignored, policy ``off``."""
-        return self._guard.watched(path, actor)
+        return any(self._guard.watched(path, actor) for path in paths)
 
     # -- opens ----------------------------------------------------------------
 
-    async def enter(
-        self, session: OpenFile, path: bytes, caller: Caller, act: Act, file: FileView | None
-    ) -> bool:
-        """Wait until `session` may do `act` to `path`; True when it goes on without its turn.
+    async def enter(self, session: OpenFile, caller: Caller, act: Act, file: FileView) -> bool:
+        """Wait until `session` may do `act` to `file`; True when it goes on without its turn.
 
-        :raises OSError: EAGAIN when the wait ran out under ``block``, EINTR when
-            the waiter was killed or interrupted.
+        :raises OSError: EAGAIN when the wait ran out under ``block``, EBUSY when a
+            lease was in the way until then, EINTR when the waiter was killed or
+            interrupted, ESTALE when the name leads to another file now.
         """
-        edit, append = session.edit, bool(session.flags & os.O_APPEND) and act is not Act.TRUNCATE
-        actor = edit.actor
-        if len(self.leases):
-            await self._behind_lease(path, actor, caller)
-        if actor.task is None or not self.turns.busy(path) or not self.applies(path, actor):
+        actor, paths = session.actor, tuple(file.paths())
+        if actor.task is None or actor.disabled or not paths:
             return False
-        in_place = act in (Act.WRITE, Act.APPEND)
-        if in_place and self._guard.locks_itself(path, file, act):
+        append, began = act is Act.APPEND, self.now()
+        if self._lease_over(paths, actor) is None and not (
+            self.applies(paths, actor) and self._contest(file, paths, actor, append, began)
+        ):
             return False
-        began = self.now()
-        ticket = self.turns.enter(path, session, actor, append, began)
-        if ticket is None:
-            return False
-        holder = self._holder(path)
-        if ticket.broken:
-            self._collide(edit, path, act, holder, 0.0)
-            return True
-        wait = self._waits[ticket] = _Wait(caller.tid)
+        wait = _Wait(caller.tid, began + self.seconds)
         if caller.unique:
             self._by_request[caller.unique] = wait
+        asked = self._again.pop(caller.tid, None)
+        again = asked is not None and began - asked < AGAIN_SECONDS
         try:
-            outcome = await self._until_ready(wait, ticket, began + self.seconds)
+            if await self._behind_leases(wait, file, paths, actor) and not again:
+                self._same_names(file, paths, caller)
+            return await self._in_line(wait, session, paths, act, file, None if again else caller)
+        finally:
+            self._by_request.pop(caller.unique, None)
+            if wait.signalled:
+                self._signalled -= 1
+
+    def _same_names(self, file: FileView, paths: tuple[bytes, ...], caller: Caller) -> None:
+        """Every check is made when the turn comes, and so is the choice of the file.
+
+        Another file may have taken the name while this open waited; what it wrote into the old one
+        would be lost. The kernel takes ESTALE as "look again", one time for each open(2).
+
+        :raises OSError: ESTALE.
+        """
+        if set(paths) <= set(file.paths()):
+            return
+        if len(self._again) >= MAX_AGAIN:
+            self._again.clear()
+        self._again[caller.tid] = self.now()
+        raise OSError(errno.ESTALE, "the name leads to another file now")
+
+    async def _in_line(
+        self,
+        wait: _Wait,
+        session: OpenFile,
+        paths: tuple[bytes, ...],
+        act: Act,
+        file: FileView,
+        caller: Caller | None,
+    ) -> bool:
+        actor, append, began = session.actor, act is Act.APPEND, self.now()
+        if not self.applies(paths, actor) or not self._contest(file, paths, actor, append, began):
+            return False
+        if act in IN_PLACE and self._guard.locks_itself(paths[0], file, act):
+            return False
+        stands = wait.tid == actor.process.pid
+        ticket = self.turns.enter(file, session, actor, append, began, stands)
+        if ticket is None:
+            return False
+        holder = self._holder(file, actor)
+        if ticket.broken:
+            self._collide(session.edit, paths[0], act, holder, 0.0)
+            return True
+        self._waits[ticket] = wait
+        try:
+            outcome = await self._until_ready(wait, ticket, file, paths, caller)
         except BaseException:
-            self._wake(self.turns.cancel(ticket, self.now()))
+            self._give_up(ticket)
             raise
         finally:
             del self._waits[ticket]
-            self._by_request.pop(caller.unique, None)
         if outcome == "granted":
+            session.part.turn = self.turns.turn(file)
+            session.part.wrote_at(self.now(), actor, append, self.turns.lapse)
             waited = self.now() - began
             if waited >= NOTED_SECONDS and holder is not None:
-                self._guard.tell.waited(actor, path, holder, waited, self._clock())
+                self._guard.tell.waited(actor, paths[0], holder, waited, self._clock())
             return False
-        self._wake(self.turns.cancel(ticket, self.now()))
+        self._give_up(ticket)
         if outcome == "killed":
             raise OSError(errno.EINTR, "interrupted while waiting for a turn")
-        self._collide(edit, path, act, self._holder(path) or holder, self.seconds)
+        self._collide(session.edit, paths[0], act, self._holder(file, actor) or holder, self.seconds)
         return True
 
-    async def _behind_lease(self, path: bytes, actor: Actor, caller: Caller) -> None:
-        """Wait until no other task has a lease on `path`; refused when that takes too long."""
-        began = self.now()
-        wait = self._by_request[caller.unique] = _Wait(caller.tid)
-        try:
-            while (lease := self._lease_over(path, actor)) is not None:
-                if wait.signalled and self._processes.wants_out(caller.tid):
-                    raise OSError(errno.EINTR, "interrupted while waiting for a lease")
-                if self.now() - began >= self.seconds:
-                    raise self._leased(path, actor, lease, self.now() - began)
-                await trio.sleep(LEASE_POLL_SECONDS)
-        finally:
-            self._by_request.pop(caller.unique, None)
-        self.leases.wrote(path, actor.task, self.now())
+    async def _until_ready(
+        self,
+        wait: _Wait,
+        ticket: Ticket[FileView],
+        file: FileView,
+        paths: tuple[bytes, ...],
+        caller: Caller | None,
+    ) -> str:
+        while True:
+            now = self.now()
+            self._wake(self.turns.tick(file, now))
+            if wait.signalled and self._processes.wants_out(wait.tid):
+                return "killed"
+            if caller is not None:
+                self._same_names(file, paths, caller)
+            if ticket.granted:
+                return "granted"
+            if now >= wait.end:
+                return "expired"
+            pause = wait.end - now
+            if self.turns.head(file) is ticket:  # the others are woken when they come to stand here
+                lapse = self.turns.deadline(file)
+                if lapse is not None:
+                    pause = min(pause, max(lapse - now, 0.0) + 0.001)
+            await wait.pause(min(pause, self._poll(wait)))
 
-    def _lease_over(self, path: bytes, actor: Actor) -> Lease | None:
-        if not self._leases_bind(path, actor):
-            return None
-        return self.leases.over(path, actor.task, self.now())
+    def _poll(self, wait: _Wait) -> float:
+        if not wait.signalled:
+            return self.seconds + 1.0
+        return POLL_SECONDS * max(1.0, self._signalled / POLLED_AT_ONCE)
 
-    def _leases_bind(self, path: bytes, actor: Actor) -> bool:
-        if actor.task is None or actor.disabled:
+    def interrupted(self, unique: int) -> None:
+        wait = self._by_request.get(unique)
+        if wait is not None:
+            if not wait.signalled:
+                wait.signalled = True
+                self._signalled += 1
+            wait.event.set()
+
+    def moved(self, file: FileView) -> None:
+        """A name of `file` leads elsewhere now: who waits for it looks again."""
+        for ticket in self.turns.queue(file):
+            self._rouse(ticket)
+
+    def _give_up(self, ticket: Ticket[FileView]) -> None:
+        self._wake(self.turns.cancel(ticket, self.now()))
+        self._rouse(self.turns.head(ticket.place))
+
+    def _wake(self, tickets: list[Ticket[FileView]]) -> None:
+        """The turn of these has come, and who is next in line watches the time from now on."""
+        for ticket in tickets:
+            self._rouse(ticket)
+        for place in {ticket.place for ticket in tickets}:
+            self._rouse(self.turns.head(place))
+
+    def _rouse(self, ticket: Ticket[FileView] | None) -> None:
+        wait = self._waits.get(ticket) if ticket is not None else None
+        if wait is not None:
+            wait.event.set()
+
+    # -- leases ---------------------------------------------------------------
+
+    async def _behind_leases(
+        self, wait: _Wait, file: FileView, paths: tuple[bytes, ...], actor: Actor
+    ) -> bool:
+        """Wait, first come, first served, until no other task has a lease on the file.
+
+        Returns whether that took any time.
+        """
+        if self._lease_over(paths, actor) is None:
             return False
-        return self._guard.policies.of(path, actor.task.id) != "off"
+        line = self._behind.setdefault(file, {})
+        line[wait] = None
+        try:
+            while True:
+                first = next(iter(line)) is wait
+                lease = self._lease_over(paths, actor)
+                if lease is None and first:
+                    break
+                if wait.signalled and self._processes.wants_out(wait.tid):
+                    raise OSError(errno.EINTR, "interrupted while waiting for a lease")
+                now = self.now()
+                if now >= wait.end:
+                    if lease is None:
+                        break
+                    raise self._leased(paths[0], actor, lease, self.seconds)
+                pause = wait.end - now
+                if first and lease is not None:
+                    pause = min(pause, LEASE_POLL_SECONDS, max(lease.until - now, 0.0) + 0.001)
+                await wait.pause(min(pause, self._poll(wait)))
+        finally:
+            del line[wait]
+            if line:
+                next(iter(line)).event.set()
+            else:
+                del self._behind[file]
+        return True
+
+    def _lease_ended(self) -> None:
+        for line in self._behind.values():
+            next(iter(line)).event.set()
+
+    def _lease_over(self, paths: Iterable[bytes], actor: Actor) -> Lease | None:
+        """Another task's lease that covers the file, where leases matter to `actor`."""
+        if not self.leases.held or actor.task is None or actor.disabled:
+            return None
+        now = self.now()
+        for path in paths:
+            lease = self.leases.over(path, actor.task, now)
+            if lease is None or self._guard.policies.of(path, actor.task.id) == "off":
+                continue
+            if self._guard.ignored(path) and not any(
+                self._guard.ignored(as_path(line)) for line in lease.patterns.lines
+            ):
+                continue  # a lease on everything is not meant to stop `git status`
+            return lease
+        return None
 
     def _leased(self, path: bytes, actor: Actor, lease: Lease, waited: float) -> OSError:
         now = self._clock()
@@ -155,97 +365,158 @@ class Waiting:
 
     def check_lease(self, path: bytes, actor: Actor) -> None:
         """For what never waits. :raises OSError: EBUSY under another task's lease."""
-        if len(self.leases) and (lease := self._lease_over(path, actor)) is not None:
+        if not self.leases.held:
+            return
+        lease = self._lease_over((path,), actor)
+        if lease is not None:
             raise self._leased(path, actor, lease, 0.0)
+        self.leases.wrote((path,), actor.task, self.now())
 
-    def check_lease_below(self, directory: bytes, actor: Actor) -> None:
-        """`check_lease` for a directory that is about to be renamed with all that is in it."""
-        if len(self.leases) and self._leases_bind(directory, actor):
-            lease = self.leases.over_tree(directory, actor.task, self.now())
-            if lease is not None:
-                raise self._leased(directory, actor, lease, 0.0)
+    def check_leases_below(self, directory: bytes, actor: Actor) -> None:
+        """The same for a directory that moves with all that is in it."""
+        if not self.leases.held or actor.task is None or actor.disabled:
+            return
+        lease = self.leases.below(directory, actor.task, self.now())
+        if lease is not None and self._guard.policies.of(directory, actor.task.id) != "off":
+            raise self._leased(directory, actor, lease, 0.0)
 
     def _writing(self, patterns: Patterns, task: Task) -> str | None:
         """Another task that is writing a path of `patterns` right now."""
-        now = self.now()
-        for turn in self.turns.all():
-            if self.turns.running(turn.path, now) is turn and patterns(turn.path):
-                for holder in turn.tasks:
-                    if not holder.related(task):
-                        return holder.id
-        for writer, path in self.announced():  # not yet approved, perhaps; in progress all the same
-            if patterns(path) and not writer.related(task):
-                return writer.id
+        now, lapse = self.now(), self.turns.lapse
+        for file, sessions in self._writable.items():
+            for session in sessions:
+                writer = session.part.writer.task
+                if (
+                    session.part.runs(now, lapse)
+                    and writer is not None
+                    and not writer.related(task)
+                    and any(map(patterns, file.paths()))
+                ):
+                    return writer.id
+        for announcer, path in self.announced():  # not yet approved, perhaps; in progress all the same
+            if patterns(path) and not announcer.related(task):
+                return announcer.id
         return None
-
-    async def _until_ready(self, wait: _Wait, ticket: Ticket, end: float) -> str:
-        while True:
-            now = self.now()
-            self._wake(self.turns.tick(ticket.path, now))
-            if ticket.granted:
-                return "granted"
-            if wait.signalled and self._processes.wants_out(wait.tid):
-                return "killed"
-            if now >= end:
-                return "expired"
-            pause = end - now
-            lapse = self.turns.deadline(ticket.path)
-            if lapse is not None:
-                pause = min(pause, max(lapse - now, 0.0) + 0.001)
-            if wait.signalled:
-                pause = min(pause, POLL_SECONDS)
-            with trio.move_on_after(pause):
-                await wait.event.wait()
-            if wait.event.is_set() and not ticket.granted:
-                wait.event = trio.Event()
-
-    def interrupted(self, unique: int) -> None:
-        wait = self._by_request.get(unique)
-        if wait is not None:
-            wait.signalled = True
-            wait.event.set()
 
     # -- writes and endings ---------------------------------------------------
 
-    def write(self, session: OpenFile, edit: Edit, path: bytes, act: Act) -> bool:
-        """A WRITE on `session`: its turn begins or goes on; True when it collides.
+    def begin(self, session: OpenFile, paths: Sequence[bytes], file: FileView | None) -> None:
+        """`session` empties the file, or makes it (None: it is not there yet): its turn begins."""
+        part, actor, now = session.part, session.actor, self.now()
+        part.made = part.sure = True
+        part.wrote_at(now, actor, part.append, self.turns.lapse)
+        if file is not None and self.turns.busy(file) and self.applies(paths, actor):
+            part.turn = self._join(file, session, actor, part.append, now)
+            if part.turn is None:
+                part.wrote = NEVER  # it goes on without: each of its writes collides
+        if self.leases.held:
+            self.leases.wrote(paths, actor.task, now)
+
+    def _join(
+        self, file: FileView, session: OpenFile, actor: Actor, append: bool, now: float
+    ) -> Turn[FileView] | None:
+        """`Turns.begin`; a further holder's own do not wait any longer."""
+        before = self.turns.running(file, now)
+        holders = len(before.tasks) if before is not None else 0
+        turn = self.turns.begin(file, session, actor, append, now)
+        if turn is not None and len(turn.tasks) > holders:
+            self._wake(self.turns.tick(file, now, joined=True))
+        return turn
+
+    def write(self, session: OpenFile, edit: Edit, paths: Sequence[bytes], act: Act, file: FileView) -> bool:
+        """A WRITE on `session` that does not simply go on (`Part.goes_on`); True when it collides.
 
         :raises OSError: EBUSY under ``block``.
         """
-        append = act is Act.APPEND
-        if len(self.leases):
-            self.leases.wrote(path, edit.actor.task, self.now())
-        foreign = self.turns.begin(path, session, edit.actor, append, self.now())
-        if foreign is not None:
-            self.collide(edit, path, act, foreign)
-            return True
-        if append:
+        part, actor, append, now = session.part, edit.actor, act is Act.APPEND, self.now()
+        if actor.task is None or part.out:
             return False
-        rival = self._guard.rival_since(edit, path)
+        part.writes += 1
+        if not part.sure and part.writes > 1:
+            # Programs that lock for themselves take no turns for writes in place. To see
+            # that costs more than a turn does: the first write is too soon to ask.
+            part.sure = True
+            if self._guard.locks_itself(paths[0], file, act):
+                self._out(session)
+                return False
+        rival: Write | None = None
+        turn: Turn[FileView] | None = None
+        if self._contest(file, paths, actor, append, now):
+            turn = self._join(file, session, actor, append, now)
+            if turn is None:
+                rival = self._holder(file, actor)
         if rival is None:
+            part.turn = turn
+            part.wrote_at(now, actor, append, self.turns.lapse)
+            if edit.last and not append:
+                rival = self._guard.rival_since(edit, paths[0])
+        if rival is None or not self.applies(paths, actor):
             return False
-        self._collide(edit, path, act, rival, None)
+        if self._guard.locks_itself(paths[0], file, act):
+            self._out(session)
+            return False
+        self._collide(edit, paths[0], act, rival, None)
         return True
 
     def leave(self, session: OpenFile) -> None:
         """The handle is released, or was never opened."""
-        self._wake(self.turns.left(session, self.now()))
+        part = session.part
+        if part.turn is not None:
+            part.turn = None
+            self._wake(self.turns.left(session, self.now()))
 
-    def moved(self, path: bytes) -> None:
-        """`path` does not lead to the same file any more."""
-        if self.turns.busy(path):
-            self._wake(self.turns.moved(path, self.now()))
+    def _out(self, session: OpenFile) -> None:
+        session.part.out = True
+        self.leave(session)
+
+    def _contest(
+        self, file: FileView, paths: Sequence[bytes], actor: Actor, append: bool, now: float
+    ) -> bool:
+        """True when a second task is concerned with `file`: from now on the state machine knows it.
+
+        False also when all that run, `actor` included, append.
+        """
+        if self.turns.busy(file):
+            return True
+        sessions = self._writable.get(file, ())
+        if len(sessions) == 1 and sessions[0].part.writer is actor:
+            return False
+        lapse = self.turns.lapse
+        running = [s for s in sessions if s.part.runs(now, lapse)]
+        others = [
+            s
+            for s in running
+            if s.part.writer.task is not actor.task
+            and not (append and s.part.append)
+            and self.applies(paths, s.part.writer)
+        ]
+        if not others:
+            return False
+        if any(not s.part.made for s in others) and self._guard.locks_itself(paths[0], file, Act.WRITE):
+            for s in others:
+                s.part.out = s.part.out or not s.part.made
+            others = [s for s in others if s.part.made]
+            if not others:
+                return False
+        for s in sorted(running, key=lambda s: s.part.began):
+            part = s.part
+            if not part.out and self.applies(paths, part.writer):
+                part.turn = self.turns.begin(file, s, part.writer, part.append, part.wrote, part.began)
+        return True
 
     # -- collisions -----------------------------------------------------------
 
-    def foreign(self, path: bytes, actor: Actor) -> Turn | None:
-        """Another task's running turn on `path`, where that matters to `actor`."""
-        if not self.turns.busy(path) or not self.applies(path, actor):
+    def foreign(self, file: FileView, path: bytes, actor: Actor) -> Turn[FileView] | None:
+        """Another task's running turn on `file`, where that matters to `actor`."""
+        if actor.task is None or (file not in self._writable and not self.turns.busy(file)):
             return None
-        return self.turns.foreign(path, actor, False, self.now())
+        now = self.now()
+        if not self.applies((path,), actor) or not self._contest(file, (path,), actor, False, now):
+            return None
+        return self.turns.foreign(file, actor, False, now)
 
-    def collide(self, edit: Edit, path: bytes, act: Act, turn: Turn) -> None:
-        self._collide(edit, path, act, self._author(path, turn), None)
+    def collide(self, edit: Edit, path: bytes, act: Act, turn: Turn[FileView]) -> None:
+        self._collide(edit, path, act, self._author(turn, edit.actor), None)
 
     def _collide(self, edit: Edit, path: bytes, act: Act, holder: Write | None, waited: float | None) -> None:
         if holder is None:
@@ -255,52 +526,46 @@ class Waiting:
             code = errno.EBUSY if waited is None else errno.EAGAIN
             raise OSError(code, warning.message)
 
-    def _holder(self, path: bytes) -> Write | None:
-        turn = self.turns.turn(path)
-        return self._author(path, turn) if turn is not None else None
+    def _holder(self, file: FileView, actor: Actor) -> Write | None:
+        turn = self.turns.turn(file)
+        return self._author(turn, actor) if turn is not None else None
 
-    def _author(self, path: bytes, turn: Turn) -> Write:
-        """The holder as an author; the time is when its turn began, whatever it has written since."""
-        state = self._guard.ledger.find(path)
+    def _author(self, turn: Turn[FileView], actor: Actor) -> Write | None:
+        """Who holds the turn, and since when: the same words for as long as it runs."""
+        writers = list(turn.writers())
+        if not writers:
+            return None
+        holder = next((w for w in writers if w.task is not actor.task), writers[0])
         since = self._clock() - (self.now() - turn.since)
-        for write in reversed(state.writers) if state is not None else ():
-            if write.task in turn.tasks:
-                return replace(write, time=since)
-        actor = next(iter(turn.handles.values()), None)
-        task = next(iter(turn.tasks))
-        if actor is None:
-            return Write(task, Process(0), Command("", "?"), Act.WRITE, since, 0, 0)
-        return Write(actor.task, actor.process, actor.command, Act.WRITE, since, 0, 0)
+        return Write(holder.task, holder.process, holder.command, Act.WRITE, since, 0, 0)
 
-    def _wake(self, tickets: list[Ticket]) -> None:
-        for ticket in tickets:
-            wait = self._waits.get(ticket)
-            if wait is not None:
-                wait.event.set()
+    # -- for others -----------------------------------------------------------
 
-    # -- for status -----------------------------------------------------------
+    def written(self) -> list[FileView]:
+        """The files that are open for writing."""
+        return list(self._writable)
 
     def queues(self) -> list[dict[str, object]]:
-        """Who holds and who waits, for every path that is waited for."""
+        """Who holds and who waits, for every file that is waited for."""
         now = self.now()
-        result: list[dict[str, object]] = []
-        for path in self.turns.contended():
-            turn = self.turns.turn(path)
-            result.append(
+        return [self._queue(place, now) for place in self.turns.contended()]
+
+    def _queue(self, place: FileView, now: float) -> dict[str, object]:
+        turn = self.turns.turn(place)
+        path = min(place.paths(), default=b"")
+        return {
+            "path": path.decode("utf-8", "surrogateescape"),
+            "holder": sorted(t.id for t in turn.tasks) if turn is not None else [],
+            "command": next((w.command.text for w in turn.writers()), None) if turn is not None else None,
+            "since": round(now - turn.since, 3) if turn is not None else None,
+            "queue": [
                 {
-                    "path": path.decode("utf-8", "surrogateescape"),
-                    "holder": sorted(t.id for t in turn.tasks) if turn is not None else [],
-                    "since": round(now - turn.since, 3) if turn is not None else None,
-                    "queue": [
-                        {
-                            "task": t.actor.task.id if t.actor.task is not None else None,
-                            "pid": t.actor.process.pid,
-                            "command": t.actor.command.text,
-                            "waiting": round(now - t.since, 3),
-                            "next": i == 0,
-                        }
-                        for i, t in enumerate(self.turns.queue(path))
-                    ],
+                    "task": t.actor.task.id if t.actor.task is not None else None,
+                    "pid": t.actor.process.pid,
+                    "command": t.actor.command.text,
+                    "waiting": round(now - t.since, 3),
+                    "next": i == 0,
                 }
-            )
-        return result
+                for i, t in enumerate(self.turns.queue(place))
+            ],
+        }

@@ -19,10 +19,12 @@ from fsguard.service.base import Part, task_id
 __all__ = ["LeaseRequests"]
 
 MAX_SECONDS = 86_400
-POLL_SECONDS = 0.05
+POLL_SECONDS = 0.05  # a write that ends tells nobody
 
 
 class LeaseRequests(Part):
+    _pumped = 0.0
+
     @property
     def _leases(self) -> Any:
         return self._dispatch.waiting.leases
@@ -79,6 +81,8 @@ class LeaseRequests(Part):
         said = ""
         try:
             while ticket.lease is None:
+                if task.ended is not None:
+                    raise BusyError(f"no lease on {', '.join(patterns)}: task {task.id!r} has ended")
                 if ticket.blocker != said:
                     said = ticket.blocker
                     yield {"waiting": said}
@@ -88,10 +92,21 @@ class LeaseRequests(Part):
                         "Try again, or ask for it: `fsguard lease request PATTERN --task ID`.",
                     )
                 await trio.sleep(POLL_SECONDS)
-                self._leases.pump(self._now())
+                self._pump()
         finally:
             self._leases.cancel(ticket, self._now())
-        yield {"lease": self._json(ticket.lease)}
+        try:
+            yield {"lease": self._json(ticket.lease)}
+        except GeneratorExit:  # who asked has gone before it heard of it
+            self._leases.release(ticket.lease, self._now())
+            raise
+
+    def _pump(self) -> None:
+        """One of those who wait looks for all of them."""
+        now = self._now()
+        if now - self._pumped >= POLL_SECONDS:
+            self._pumped = now
+            self._leases.pump(now)
 
     async def release(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
         """By id, or all of a task; another task's only with `force`, and from outside of any task."""
