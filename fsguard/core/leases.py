@@ -45,7 +45,7 @@ class Lease:
         """True when a pattern covers something in `directory`."""
         names = directory.decode("utf-8", "surrogateescape").split("/")
         inside = (*(tuple(name) for name in names), ANY_DEPTH)
-        return any(_meet(_segments(line), inside) for line in self.patterns.lines)
+        return any(_meet(_segments(line, _is_name(line)), inside) for line in self.patterns.lines)
 
 
 @dataclass(slots=True, eq=False)
@@ -177,7 +177,7 @@ class Leases:
         if one.task.related(other.task):
             return False
         mine, theirs = one.patterns.lines, other.patterns.lines
-        return any(_meet(_segments(a), _segments(b)) for a in mine for b in theirs)
+        return any(_overlap(a, b) for a in mine for b in theirs)
 
 
 def as_path(pattern: str) -> bytes:
@@ -194,13 +194,33 @@ Segment = tuple[str, ...]
 
 
 @lru_cache(4096)
-def _segments(pattern: str) -> tuple[Segment, ...]:
+def _overlap(one: str, other: str) -> bool:
+    """Can a path match both patterns?
+
+    A bare name (`src/`) matches at any depth, but means the one at the top: nobody
+    expects `src/` and `docs/` to be in each other's way for a `src/docs/`.
+    """
+    names = [_is_name(one), _is_name(other)]
+    if _meet(_segments(one, names[0]), _segments(other, names[1])):
+        return True
+    return any(
+        bare and _tokens(a.strip("/")) in _segments(b)
+        for bare, a, b in ((names[0], one, other), (names[1], other, one))
+    )
+
+
+def _is_name(pattern: str) -> bool:
+    return "/" not in pattern.rstrip("/") and not set(pattern) & set("*?[\\")
+
+
+@lru_cache(4096)
+def _segments(pattern: str, anchored: bool = False) -> tuple[Segment, ...]:
     """A .gitignore line in components; what it matches, it matches with all that is inside.
 
     Only a name that ends as files do (`*.py`, `schema.sql`) is taken to mean no directory.
     """
     parts = pattern.strip("/").split("/")
-    anchored = "/" in pattern.rstrip("/")
+    anchored = anchored or "/" in pattern.rstrip("/")
     names = [ANY_DEPTH if part == "**" else _tokens(part) for part in parts]
     files = re.search(r"\.[A-Za-z]\w*$", pattern) is not None
     return (*(() if anchored else (ANY_DEPTH,)), *names, *(() if files else (ANY_DEPTH,)))

@@ -126,9 +126,14 @@ class Ticket(Generic[PlaceT]):
     actor: Actor
     append: bool
     since: float
+    number: int
     stands: bool = True
     granted: bool = False
     broken: bool = False  # waiting would close a circle: goes on without a turn
+
+    @property
+    def ready(self) -> bool:
+        return self.granted or self.broken
 
     def processes(self) -> Iterator[Process]:
         """Who stands while this waits: the process, and those that have started it."""
@@ -148,6 +153,7 @@ class Turns(Generic[PlaceT]):
         self._turns: dict[PlaceT, Turn[PlaceT]] = {}
         self._queues: dict[PlaceT, OrderedDict[Ticket[PlaceT], None]] = {}
         self._of_handle: dict[object, list[Turn[PlaceT]]] = {}
+        self._entered = 0
 
     def __len__(self) -> int:
         return len(self._turns)
@@ -205,7 +211,8 @@ class Turns(Generic[PlaceT]):
                 return None
             if turn is not None and turn.own(actor, append):
                 return None  # the holder's own never waits, whoever else does
-        ticket = Ticket(place, handle, actor, append, now, stands)
+        self._entered += 1
+        ticket = Ticket(place, handle, actor, append, now, self._entered, stands)
         self._queues.setdefault(place, OrderedDict())[ticket] = None
         if self._closes_circle(ticket, now):
             ticket.broken = True
@@ -247,7 +254,11 @@ class Turns(Generic[PlaceT]):
     # -- endings --------------------------------------------------------------
 
     def left(self, handle: object, now: float) -> list[Ticket[PlaceT]]:
-        """`handle` is released, its process may be dead; returns who comes next."""
+        """`handle` is released, its process may be dead; returns who comes next.
+
+        Among them are those that go on without a turn (`broken`), because nobody
+        is left who would give it to them.
+        """
         granted: list[Ticket[PlaceT]] = []
         for turn in self._of_handle.pop(handle, ()):
             ended = turn.leave(handle)
@@ -256,6 +267,8 @@ class Turns(Generic[PlaceT]):
                 del self._turns[turn.place]
             if ended:
                 granted += self._pump(turn.place, now, changed=True)
+            if turn.handles and turn.place in self._queues:
+                granted += self._break_circles(now)
         return granted
 
     def cancel(self, ticket: Ticket[PlaceT], now: float) -> list[Ticket[PlaceT]]:
@@ -311,18 +324,29 @@ class Turns(Generic[PlaceT]):
             if not queue:
                 del self._queues[ticket.place]
 
-    def _closes_circle(self, ticket: Ticket[PlaceT], now: float) -> bool:
-        """True when those for whom `ticket` waits stand, in the end, because it waits.
+    # -- circles --------------------------------------------------------------
 
-        Those stand who wait, and those who have started them. Whoever waits for
-        somebody that does not stand will get on: taken away, and so on until
-        nobody can be; `ticket` closes a circle if it is among the rest.
+    def _closes_circle(self, ticket: Ticket[PlaceT], now: float) -> bool:
+        """True when those for whom `ticket` waits stand, in the end, because it waits."""
+        mine = set(ticket.processes())
+        if not any(
+            writer.process in mine
+            for place in self._queues
+            if (turn := self.running(place, now)) is not None
+            for writer in turn.writers()
+        ):
+            return False  # nobody waits for it
+        return ticket in self._stuck(now)
+
+    def _stuck(self, now: float, but: Ticket[PlaceT] | None = None) -> list[Ticket[PlaceT]]:
+        """Those whom nothing but time can help.
+
+        Whoever waits stands, and so does who has started it. Who waits for
+        somebody that does not stand will get on: it is taken away, and so on
+        until nobody can be. `but`: as if this one did not wait.
         """
         turns = {place: turn for place in self._queues if (turn := self.running(place, now)) is not None}
-        mine = set(ticket.processes())
-        if not any(writer.process in mine for turn in turns.values() for writer in turn.writers()):
-            return False  # nobody waits for it
-        waiting = [t for place in turns for t in self._queues[place]]
+        waiting = [t for place in turns for t in self._queues[place] if t is not but]
         while True:
             standing = {process for t in waiting for process in t.processes()}
             stuck = [
@@ -330,8 +354,19 @@ class Turns(Generic[PlaceT]):
                 for t in waiting
                 if all(writer.process in standing for writer in turns[t.place].hindering(t))
             ]
-            if ticket not in stuck:
-                return False
             if len(stuck) == len(waiting):
-                return True
+                return stuck
             waiting = stuck
+
+    def _break_circles(self, now: float) -> list[Ticket[PlaceT]]:
+        """A writer has left a turn, those that remain may all stand; returns who goes on without one."""
+        broken: list[Ticket[PlaceT]] = []
+        while stuck := self._stuck(now):
+            stuck.sort(key=lambda t: t.number, reverse=True)
+            # Some only wait for those in the circle: without them nobody else gets on.
+            in_circle = (t for t in stuck if len(self._stuck(now, but=t)) < len(stuck) - 1)
+            youngest = next(in_circle, stuck[0])
+            youngest.broken = True
+            self._drop(youngest)
+            broken.append(youngest)
+        return broken

@@ -234,7 +234,8 @@ class Waiting:
         self._give_up(ticket)
         if outcome == "killed":
             raise OSError(errno.EINTR, "interrupted while waiting for a turn")
-        self._collide(session.edit, paths[0], act, self._holder(file, actor) or holder, self.seconds)
+        waited = 0.0 if outcome == "broken" else self.seconds
+        self._collide(session.edit, paths[0], act, self._holder(file, actor) or holder, waited)
         return True
 
     async def _until_ready(
@@ -252,8 +253,8 @@ class Waiting:
                 return "killed"
             if caller is not None:
                 self._same_names(file, paths, caller)
-            if ticket.granted:
-                return "granted"
+            if ticket.ready:
+                return "granted" if ticket.granted else "broken"
             if now >= wait.end:
                 return "expired"
             pause = wait.end - now
