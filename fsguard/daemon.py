@@ -1,7 +1,8 @@
 """The daemon: one process per workspace, composed here and nowhere else.
 
 Started by `fsguard mount` with what it shall do as JSON on one pipe, it says on
-another that it is ready, or what is wrong, in one line. It ends when the
+another that it is ready, or what is wrong, in one line. Below a service manager
+it takes the place of the command instead, and says it there. It ends when the
 filesystem is unmounted, by whomever; SIGTERM and SIGINT unmount it.
 """
 
@@ -16,12 +17,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import trio
 
-from fsguard import __version__, config
+from fsguard import __version__, config, mountflags
 from fsguard.attribution.cgroup import CgroupPattern
 from fsguard.attribution.resolver import Resolver
 from fsguard.control import registry
@@ -31,12 +32,13 @@ from fsguard.core.model import Actor, Process
 from fsguard.core.policy import DEFAULT_IGNORE, Policies
 from fsguard.core.turns import Turns
 from fsguard.dispatch import Dispatch, Shield
-from fsguard.errors import BusyError, FsguardError, UsageError
+from fsguard.errors import BusyError, FsguardError, NotMountedError, UsageError
 from fsguard.fuse.connection import Connection, mount
 from fsguard.fuse.filesystem import Settings as FuseSettings
 from fsguard.fuse.operations import Operations
 from fsguard.fuse.tracebacks import describe, install
 from fsguard.keeping import StoreKeeper
+from fsguard.notify import Notifier
 from fsguard.observer import NullObserver, Observer
 from fsguard.probe import Facts
 from fsguard.service import Service
@@ -71,14 +73,18 @@ class Spec:
     policy: str | None = None
     disabled: bool = False
     foreground: bool = False
+    wait: float | None = None
+    flags: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, raw: Mapping[str, Any]) -> Spec:
         try:
             known = {k: v for k, v in raw.items() if k in cls.__dataclass_fields__}
             known["owner_uids"] = tuple(known.get("owner_uids") or (os.getuid(),))
+            known["flags"] = tuple(known.get("flags") or ())
+            mountflags.bits(known["flags"])
             return cls(**known)
-        except TypeError as e:
+        except (TypeError, KeyError) as e:
             raise UsageError(f"the daemon was started without what it needs: {e}") from None
 
 
@@ -145,6 +151,7 @@ class Daemon:
             "io": self.spec.io,
             "disabled": self.spec.disabled,
             "config": list(self.settings.sources),
+            "turn_wait": self.dispatch.waiting.seconds,
             "uptime": round(time.time() - self.started, 3),
             "features": self.connection.features(),
             "requests": dict(self.operations.counts),
@@ -156,17 +163,21 @@ class Daemon:
             "cpu_seconds": round(sum(os.times()[:2]), 3),
         }
 
-    async def run(self, ready: Ready) -> None:
+    async def run(self, ready: Ready, notifier: Notifier) -> None:
         async with trio.open_nursery() as nursery:
             await nursery.start(self._serve)
             await nursery.start(self.connection.run, self.operations)
             self._register()
             ready.say({"ready": True, "pid": os.getpid(), "features": self.connection.features()})
+            notifier.say(READY="1", STATUS=f"guarding {self.spec.workspace}")
             _log.info("mounted %s on %s", self.spec.workspace, self.spec.mountpoint)
+            if notifier.watchdog is not None:
+                nursery.start_soon(self._signs_of_life, notifier, notifier.watchdog / 2)
             nursery.start_soon(self._signals)
             nursery.start_soon(self._settle)
             nursery.start_soon(self._housekeeping)
             await self.connection.over.wait()
+            notifier.say(STOPPING="1", STATUS="unmounted")
             nursery.cancel_scope.cancel()
         for _ in range(2):  # the first look may find that a run's starter was killed
             self.service.runs.forget_runs()
@@ -201,6 +212,15 @@ class Daemon:
                 except BusyError as e:
                     # Going on is better than a dead mount under somebody's work.
                     _log.warning("asked to end, but %s", e.message)
+                except NotMountedError:
+                    # Taken out of the tree by `unmount --lazy`: it lives as long as its last user.
+                    _log.info("asked to end; unmounted already, and still in use")
+
+    async def _signs_of_life(self, notifier: Notifier, seconds: float) -> None:
+        """For the watchdog. From here, as what hangs this loop hangs the mount."""
+        while True:
+            notifier.say(WATCHDOG="1")
+            await trio.sleep(seconds)
 
     async def _settle(self) -> None:
         """Deletions whose author has ended are judged now, whoever asks or not."""
@@ -245,15 +265,17 @@ class Ready:
     def __init__(self, fd: int | None) -> None:
         self._fd = fd
 
-    def say(self, what: Mapping[str, Any]) -> None:
+    def say(self, what: Mapping[str, Any]) -> bool:
+        """False when nobody waits there."""
         if self._fd is None:
-            return
+            return False
         try:
             os.write(self._fd, json.dumps(what).encode("ascii") + b"\n")
         except OSError:
             pass  # whoever started us has gone; the mount is there all the same
         os.close(self._fd)
         self._fd = None
+        return True
 
 
 def _memory() -> int:
@@ -267,10 +289,12 @@ def _memory() -> int:
 
 def _settings(spec: Spec) -> config.Settings:
     """The configuration that was named, else the workspace's own; read before the mount."""
-    if spec.config is not None:
-        return config.load(spec.config)
     own = os.path.join(spec.workspace, config.CONFIG_NAME)
-    return config.load(own) if os.path.lexists(own) else config.Settings()
+    if spec.config is not None:
+        settings = config.load(spec.config)
+    else:
+        settings = config.load(own) if os.path.lexists(own) else config.Settings()
+    return settings if spec.wait is None else replace(settings, turn_wait=spec.wait)
 
 
 def _store(spec: Spec, settings: config.Settings) -> Store:
@@ -310,6 +334,7 @@ def _log_to_stderr() -> None:
 def main() -> int:
     """Entry point of ``python -m fsguard.daemon``; returns the exit code."""
     spec_fd, ready = _number("FSGUARD_SPEC_FD"), Ready(_number("FSGUARD_STATUS_FD"))
+    notifier = Notifier.take(os.environ)
     install()
     _log_to_stderr()
     os.umask(0o077)
@@ -322,9 +347,9 @@ def main() -> int:
         place = None if spec.mountpoint == spec.workspace else spec.mountpoint
         store = _store(spec, settings) if settings.keep and not spec.disabled else None
         try:
-            connection = mount(spec.workspace, place, allow_other=spec.allow_other)
+            connection = mount(spec.workspace, place, allow_other=spec.allow_other, flags=spec.flags)
             try:
-                trio.run(Daemon(spec, settings, connection, store).run, ready)
+                trio.run(Daemon(spec, settings, connection, store).run, ready, notifier)
             finally:
                 registry.remove(spec.registry_file)
                 connection.close()
@@ -332,8 +357,11 @@ def main() -> int:
             if store is not None:
                 store.close()
     except FsguardError as e:
-        ready.say({"error": {"code": e.exit_code, "message": e.message, "hint": e.hint}})
+        notifier.say(STATUS=e.message)
+        told = ready.say({"error": {"code": e.exit_code, "message": e.message, "hint": e.hint}})
         print(f"fsguard: {e.message}", file=sys.stderr)
+        if e.hint and not told:
+            print(f"  {e.hint}", file=sys.stderr)
         return e.exit_code
     except Exception as e:
         _log.error("%s", describe(e))

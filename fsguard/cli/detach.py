@@ -9,11 +9,16 @@ from __future__ import annotations
 import errno
 import os
 
+from fsguard import mountflags
 from fsguard.errors import BusyError, FsguardError, MissingError, NotMountedError, RefusedError
 
-__all__ = ["find_program", "unmount"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
-_MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
+__all__ = ["find_program", "remount", "unmount"]
+
+_MNT_DETACH, _UMOUNT_NOFOLLOW, _MS_REMOUNT = 2, 8, 32
 
 
 def unmount(path: str, *, lazy: bool = False) -> None:
@@ -28,6 +33,21 @@ def unmount(path: str, *, lazy: bool = False) -> None:
             _check(number, path)
             return
     _fusermount(path, lazy)
+
+
+def remount(path: str, flags: Iterable[str]) -> None:
+    """Give the mount at `path` these flags (names of `mountflags.SET`) and no others."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    number = ctypes.c_ulong(_MS_REMOUNT | mountflags.bits(flags))
+    if libc.mount(None, os.fsencode(path), None, number, None) != 0:
+        code = ctypes.get_errno()
+        if code == errno.EPERM:
+            raise RefusedError("only root may remount")
+        if code == errno.EINVAL:
+            raise NotMountedError(f"nothing is mounted at {path}")
+        raise FsguardError(f"cannot remount {path}: {os.strerror(code)}")
 
 
 def find_program(name: str) -> str | None:

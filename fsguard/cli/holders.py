@@ -13,11 +13,12 @@ from fsguard.control import mountinfo
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import Any
 
     from fsguard.control.mountinfo import MountEntry
 
-__all__ = ["Holder", "command_of", "holding", "standing"]
+__all__ = ["Holder", "command_of", "describe", "holding", "standing"]
 
 
 _WORDS = {"cwd": "stands in", "root": "has its root in", "exe": "runs", "fd": "has open", "map": "maps"}
@@ -40,11 +41,17 @@ class Holder:
         return {name: getattr(self, name) for name in ("pid", "command", "how", "path", "count")}
 
     def __str__(self) -> str:
-        from fsguard.cli.terminal import cut, quoted, shown
+        return describe(self.as_dict())
 
-        what = _WORDS[self.how]
-        more = f" and {self.count - 1} more" if self.count > 1 else ""
-        return f"{quoted(self.command)} (pid {self.pid}) {what} {cut(shown(self.path), 120)}{more}"
+
+def describe(holder: Mapping[str, Any]) -> str:
+    """What `Holder.as_dict` gave, for people."""
+    from fsguard.cli.terminal import cut, quoted, shown
+
+    what = _WORDS[holder["how"]]
+    more = f" and {holder['count'] - 1} more" if holder["count"] > 1 else ""
+    path = cut(shown(holder["path"]), 120)
+    return f"{quoted(holder['command'])} (pid {holder['pid']}) {what} {path}{more}"
 
 
 def standing(directory: str) -> list[Holder]:

@@ -20,9 +20,9 @@ from fsguard.errors import DaemonError, FsguardError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, NoReturn
 
-__all__ = ["Daemon", "launch"]
+__all__ = ["Daemon", "become", "launch"]
 
 READY_WITHIN = 30.0
 """Seconds until a daemon that has said nothing is given up."""
@@ -34,6 +34,7 @@ ENDS_WITHIN = 3.0
 """Seconds that a daemon gets to end: by itself, by SIGTERM."""
 
 _OWN_VARIABLES = ("FSGUARD_TASK", "FSGUARD_PARENT", "FSGUARD_RUN", "FSGUARD_DISABLE")
+_MANAGERS_VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 
 class Daemon:
@@ -82,6 +83,23 @@ def launch(spec: dict[str, Any], log: str, command: list[str] | None = None) -> 
         except BaseException:
             _abandon(process, spec["mountpoint"])
             raise
+
+
+def become(spec: dict[str, Any]) -> NoReturn:
+    """Turn this process into the daemon, for a service manager that started it: it
+    keeps its pid, output and variables, and says there what else would be said here."""
+    spec_read, spec_write = os.pipe()
+    data = json.dumps(spec).encode("ascii")
+    if os.write(spec_write, data) != len(data):  # a pipe holds 64 KiB; paths are shorter
+        raise DaemonError("the daemon could not be told what to do")
+    os.close(spec_write)
+    os.set_inheritable(spec_read, True)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.chdir("/")
+    sys.stdout.flush()
+    command = [sys.executable, "-P", "-m", "fsguard.daemon"]
+    os.execve(sys.executable, command, _environment(spec_read))
 
 
 def _ready(process: subprocess.Popen[bytes], status: Any, log: str, mountpoint: str) -> dict[str, Any]:
@@ -154,13 +172,17 @@ def _abandon(process: subprocess.Popen[bytes], mountpoint: str) -> None:
             terminal.complain(error)
 
 
-def _environment(spec_fd: int, status_fd: int) -> dict[str, str]:
+def _environment(spec_fd: int, status_fd: int | None = None) -> dict[str, str]:
     """Ours, without the task that happens to mount, and able to import from anywhere."""
-    env = {name: value for name, value in os.environ.items() if name not in _OWN_VARIABLES}
+    own = _OWN_VARIABLES if status_fd is None else (*_OWN_VARIABLES, *_MANAGERS_VARIABLES)
+    env = {name: value for name, value in os.environ.items() if name not in own}
     path = [os.path.abspath(entry) for entry in env.get("PYTHONPATH", "").split(":") if entry]
     source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     if os.path.basename(source) not in ("site-packages", "dist-packages") and source not in path:
         path.append(source)  # run from a source tree, perhaps found by a cwd that it will not have
     if path:
         env["PYTHONPATH"] = ":".join(path)
-    return env | {"FSGUARD_SPEC_FD": str(spec_fd), "FSGUARD_STATUS_FD": str(status_fd)}
+    env["FSGUARD_SPEC_FD"] = str(spec_fd)
+    if status_fd is not None:
+        env["FSGUARD_STATUS_FD"] = str(status_fd)
+    return env

@@ -15,6 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from fsguard.cli.mount import Wish
+
 __all__ = ["Place", "check", "choose", "clear_dead", "spec"]
 
 
@@ -66,8 +68,11 @@ def clear_dead(place: Place) -> bool:
     return found
 
 
-def check(place: Place) -> None:
-    """Everything that stands against this mount, each with its own sentence."""
+def check(place: Place, *, make: bool = True) -> None:
+    """Everything that stands against this mount, each with its own sentence.
+
+    The state directory is made, unless told not to.
+    """
     _directory(place.workspace, "create it first")
     if not place.in_place:
         _directory(place.mountpoint, f"mkdir {place.mountpoint}")
@@ -85,6 +90,8 @@ def check(place: Place) -> None:
                 f"{path}, for the daemon's own files, is inside the workspace: it would wait for itself",
                 f"choose another place with {flag}",
             )
+    if not make:
+        return
     try:
         os.makedirs(place.state_dir, mode=0o700, exist_ok=True)
     except OSError as error:
@@ -94,23 +101,29 @@ def check(place: Place) -> None:
         raise MissingError(f"cannot write to {place.state_dir}", "choose another place with --state-dir DIR")
 
 
-def spec(place: Place, args: Any) -> dict[str, Any]:
+def spec(place: Place, wish: Wish) -> dict[str, Any]:
     """What the daemon is told."""
     uid = os.geteuid()
-    owners = [uid]
+    owners = [uid, *map(_uid_of, wish.operators)]
     if uid == 0 and os.environ.get("SUDO_UID", "").isdigit():
-        owners = list(dict.fromkeys([0, int(os.environ["SUDO_UID"])]))
-    allow_other = uid == 0 if args.allow_other is None else args.allow_other
+        owners.append(int(os.environ["SUDO_UID"]))
+    owners = list(dict.fromkeys(owners))
+    allow_other = uid == 0 if wish.allow_other is None else wish.allow_other
+    if len(owners) > 1 and not allow_other and wish.operators:
+        raise UsageError(
+            f"{wish.operators[0]} could not enter a mount of {_name_of(uid)} alone",
+            "let other users in, too: --allow-other (allow_other as a mount option)",
+        )
     if allow_other and uid != 0 and not user_allow_other():
         raise MissingError(
             "users may not use --allow-other on this machine",
             "root can allow it: a line `user_allow_other` in /etc/fuse.conf",
         )
     config = None
-    if args.config is not None:
-        config = os.path.realpath(args.config)
+    if wish.config is not None:
+        config = os.path.realpath(wish.config)
         if not os.path.isfile(config):
-            raise UsageError(f"no such configuration file: {args.config}")
+            raise UsageError(f"no such configuration file: {wish.config}")
     return {
         "workspace": place.workspace,
         "mountpoint": place.mountpoint,
@@ -119,11 +132,13 @@ def spec(place: Place, args: Any) -> dict[str, Any]:
         "socket": place.socket,
         "registry_file": place.registry_file,
         "allow_other": allow_other,
-        "io": args.io,
-        "policy": args.policy,
+        "io": wish.io,
+        "policy": wish.policy,
         "disabled": os.environ.get("FSGUARD_DISABLE") == "1",
         "owner_uids": owners,
-        "foreground": args.foreground,
+        "foreground": wish.foreground,
+        "wait": wish.wait,
+        "flags": list(wish.flags),
     }
 
 
@@ -134,6 +149,25 @@ def user_allow_other(conf: str = "/etc/fuse.conf") -> bool:
             return any(line.split("#")[0].strip() == "user_allow_other" for line in file)
     except OSError:
         return False
+
+
+def _uid_of(user: str) -> int:
+    """UsageError: nobody of that name or number is known here."""
+    import pwd
+
+    try:
+        return (pwd.getpwuid(int(user)) if user.isdecimal() else pwd.getpwnam(user)).pw_uid
+    except (KeyError, OverflowError):
+        raise UsageError(f"no such user: {user}") from None
+
+
+def _name_of(uid: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
 
 
 def _directory(path: str, hint: str) -> None:

@@ -28,25 +28,31 @@ _SETTLE = 1.0
 def main(argv: list[str]) -> int:
     parser = Parser(
         "unmount",
-        "End the mount that WORKSPACE belongs to. Nothing is forced: while it is in use it stays.",
+        "End the mount that WORKSPACE belongs to. Nothing is forced: while it is in use it stays, unless\n"
+        "with --lazy: then nobody enters it any more, and it ends with its last user.",
         ["fsguard unmount project", "fsguard unmount --json /srv/project"],
         [0, 2, 3, (4, "still in use; the processes are listed"), 5, 6, 7],
     )
     parser.workspace_argument()
+    parser.add_argument("--lazy", action="store_true", help="out of the tree at once, even while in use")
     parser.json_flag()
     args = parser.parse(argv)
     if args.place and args.workspace and args.place != args.workspace:
         raise UsageError(f"two workspaces are named: {args.place} and {args.workspace}")
     mountpoint, notes = _target(args.place or args.workspace or where.here())
     try:
-        strictly(mountpoint)
+        if args.lazy:
+            detach.unmount(mountpoint, lazy=True)
+        else:
+            strictly(mountpoint)
     except BusyError as error:
         if args.json:
             top = mountinfo.top_at(mountpoint, mountinfo.read())
             held = [holder.as_dict() for holder in holders.holding(top)] if top else []
             terminal.print_json({"unmounted": False, "mountpoint": mountpoint, "holders": held})
         raise error
-    finish(notes)
+    if not args.lazy:
+        finish(notes)
     if args.json:
         terminal.print_json({"unmounted": True, "mountpoint": mountpoint, "holders": []})
     else:

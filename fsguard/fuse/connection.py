@@ -7,11 +7,12 @@ import os
 import resource
 import socket
 import subprocess
-from collections.abc import Callable
-from errno import EACCES, EBUSY, ENODEV, ENOENT, ENXIO, EPERM
+from collections.abc import Sequence
+from errno import EACCES, EBUSY, EINVAL, ENODEV, ENOENT, ENXIO, EPERM
 
 import trio
 
+from .. import mountflags
 from ..errors import BusyError, FsguardError, MissingError, RefusedError, UsageError
 from . import mounts, syscalls, tracebacks
 from ._library import interposed, pyfuse3, request
@@ -41,8 +42,10 @@ class Connection:
         workspace_fd: int,
         fuse_fd: int,
         namespace: PrivateNamespace | None,
+        device: str | None,
     ) -> None:
         self.workspace = workspace
+        self._device = device
         self.mountpoint = mountpoint
         self.workspace_fd = workspace_fd
         self._namespace = namespace
@@ -97,13 +100,28 @@ class Connection:
         from a thread. Raises BusyError, NotMountedError, RefusedError.
         """
         if self._namespace is None:
+            try:
+                self._look()
+            except OSError as error:
+                raise mounts.explain(error, self.mountpoint) from error
             mounts.unmount(self.mountpoint)
             return
         target = os.fsencode(self.mountpoint)
+
+        def action() -> None:
+            self._look()
+            syscalls.umount(target, syscalls.UMOUNT_NOFOLLOW)
+
         try:
-            self._namespace.outside(lambda: syscalls.umount(target, syscalls.UMOUNT_NOFOLLOW))
+            self._namespace.outside(action)
         except OSError as error:
             raise mounts.explain(error, self.mountpoint) from error
+
+    def _look(self) -> None:
+        """EINVAL, as umount(2) says it, when ours is gone already: what stands there now is another's."""
+        top = mounts.find(self.mountpoint, "")
+        if self._device is not None and (top is None or top.device != self._device):
+            raise OSError(EINVAL, "not mounted")
 
     async def shut_down(self, grace: float = 2.0) -> None:
         """`unmount`, and see that `run` ends.
@@ -143,11 +161,18 @@ class Connection:
         return {"served": self._loop.served, "parked": self._loop.parked}
 
 
-def mount(workspace: str, mountpoint: str | None = None, *, allow_other: bool | None = None) -> Connection:
+def mount(
+    workspace: str,
+    mountpoint: str | None = None,
+    *,
+    allow_other: bool | None = None,
+    flags: Sequence[str] = (),
+) -> Connection:
     """Mount `workspace` on `mountpoint` (None: in place) and return the connection, not yet served.
 
     As root the process moves to a private mount namespace and should have one
-    thread; `allow_other` (default: as root) lets other users in.
+    thread; `allow_other` (default: as root) lets other users in. `flags` are names
+    of `mountflags.SET`.
     Raises BusyError, MissingError, RefusedError, UsageError.
     """
     workspace = os.path.realpath(workspace)
@@ -168,15 +193,16 @@ def mount(workspace: str, mountpoint: str | None = None, *, allow_other: bool | 
     try:
         others = is_root if allow_other is None else allow_other
         if namespace is not None:
-            fuse_fd = _mount_as_root(workspace, mountpoint, others, namespace)
+            fuse_fd, device = _mount_as_root(workspace, mountpoint, others, flags, namespace)
         else:
-            fuse_fd = _mount_as_user(workspace, mountpoint, others)
+            fuse_fd = _mount_as_user(workspace, mountpoint, others, flags)
+            device = _device_at(mountpoint)
     except BaseException:
         os.close(workspace_fd)
         if namespace is not None:
             namespace.close()
         raise
-    return Connection(workspace, mountpoint, workspace_fd, fuse_fd, namespace)
+    return Connection(workspace, mountpoint, workspace_fd, fuse_fd, namespace, device)
 
 
 def _nobody_waited(record: logging.LogRecord) -> bool:
@@ -210,7 +236,9 @@ def _raise_descriptor_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _mount_as_root(workspace: str, mountpoint: str, allow_other: bool, namespace: PrivateNamespace) -> int:
+def _mount_as_root(
+    workspace: str, mountpoint: str, allow_other: bool, flags: Sequence[str], namespace: PrivateNamespace
+) -> tuple[int, str | None]:
     try:
         fd = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
@@ -219,8 +247,16 @@ def _mount_as_root(workspace: str, mountpoint: str, allow_other: bool, namespace
     if allow_other:
         options += ",allow_other"
     source, target, kind = os.fsencode(workspace), os.fsencode(mountpoint), mounts.FSTYPE.encode()
-    # No MS_NOSUID, no MS_NODEV: what root mounts shows all that the backing directory has.
-    action: Callable[[], None] = lambda: syscalls.mount(source, target, kind, 0, options.encode())  # noqa: E731
+    # No MS_NOSUID, no MS_NODEV unless asked for: what root mounts shows all that the backing directory has.
+    number = mountflags.bits(flags)
+
+    # Which mount it is can only be seen where it is made.
+    hear, tell = os.pipe()
+
+    def action() -> None:
+        syscalls.mount(source, target, kind, number, options.encode())
+        os.write(tell, (_device_at(mountpoint) or "").encode())
+
     try:
         namespace.outside(action)
         namespace.forget_mount(mountpoint)
@@ -238,7 +274,19 @@ def _mount_as_root(workspace: str, mountpoint: str, allow_other: bool, namespace
     except BaseException:
         os.close(fd)
         raise
-    return fd
+    finally:
+        os.close(tell)
+        with open(hear, "rb") as said:
+            device = said.read().decode() or None
+    return fd, device
+
+
+def _device_at(mountpoint: str) -> str | None:
+    try:
+        top = mounts.find(mountpoint)
+    except OSError:  # no /proc
+        return None
+    return top.device if top is not None else None
 
 
 def _no_device(error: OSError) -> FsguardError:
@@ -251,12 +299,13 @@ def _no_device(error: OSError) -> FsguardError:
     return FsguardError(f"cannot open /dev/fuse: {error.strerror}")
 
 
-def _mount_as_user(workspace: str, mountpoint: str, allow_other: bool) -> int:
+def _mount_as_user(workspace: str, mountpoint: str, allow_other: bool, flags: Sequence[str]) -> int:
     """By fusermount3, which hands the descriptor over a socket (as libfuse has it done)."""
     name = workspace.replace("\\", "\\\\").replace(",", "\\,")
     options = f"fsname={name},subtype={mounts.FSTYPE.removeprefix('fuse.')},default_permissions"
     if allow_other:
         options += ",allow_other"
+    options = ",".join([options, *flags])
     ours, theirs = socket.socketpair()
     with ours:
         with (

@@ -56,13 +56,13 @@ def listing(kinds: str = FSTYPE) -> list[Mount]:
         return parse(f.read(), kinds)
 
 
-def find(mountpoint: str) -> Mount | None:
-    """The mount at this very directory, the topmost if several."""
+def find(mountpoint: str, kinds: str = FSTYPE) -> Mount | None:
+    """The mount of ours (or of `kinds`) at this very directory, the topmost if several."""
     # Only the parent is resolved: the mountpoint itself may be dead or hang.
     mountpoint = os.path.abspath(mountpoint)
     above, name = os.path.split(mountpoint)
     wanted = os.path.join(os.path.realpath(above), name)
-    return next((m for m in reversed(listing()) if m.mountpoint in (wanted, mountpoint)), None)
+    return next((m for m in reversed(listing(kinds)) if m.mountpoint in (wanted, mountpoint)), None)
 
 
 def state(mountpoint: str, patience: float = 2.0) -> str:

@@ -73,6 +73,7 @@ class Service:
             "task.end": self._tasks.task_end,
             "policy.get": self._tasks.policy_get,
             "policy.set": self._tasks.policy_set,
+            "turns.set": self._tasks.turns_set,
             "lease.acquire": self._leases.acquire,
             "lease.release": self._leases.release,
             "lease.list": self._leases.list,

@@ -16,6 +16,8 @@ from fsguard.service.base import Part, show, warning_json, when
 
 __all__ = ["Tasks"]
 
+MAX_WAIT = 600.0  # as in the configuration
+
 
 class Tasks(Part):
     def all(self) -> list[dict[str, Any]]:
@@ -71,11 +73,23 @@ class Tasks(Part):
         if policy not in POLICIES:
             raise UsageError(f"a policy is one of {', '.join(POLICIES)}, not {policy!r}")
         task, path = p.optional_text(params, "task"), p.optional_text(params, "path")
+        self._outside_of_tasks(peer)
+        self._guard.policies.set(policy, path=path, task=task)
+        return await self.policy_get(peer, {})
+
+    async def turns_set(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
+        """How long an open waits for its turn at most, from the next one on."""
+        wait = params.get("wait")
+        if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait <= MAX_WAIT:
+            raise UsageError(f"`wait` is a number of seconds from 0 to {MAX_WAIT:g}")
+        self._outside_of_tasks(peer)
+        self._dispatch.waiting.seconds = float(wait)
+        return {"wait": float(wait)}
+
+    def _outside_of_tasks(self, peer: Peer) -> None:
         own = self._caller(peer).task
         if own is not None:
             raise RefusedError(
                 f"this process works for task {own.id!r}, which the policy is there for",
                 "Set policies outside of any task.",
             )
-        self._guard.policies.set(policy, path=path, task=task)
-        return await self.policy_get(peer, {})

@@ -1,11 +1,12 @@
 """What stands against a mount: each case with its own sentence."""
 
 import os
-from types import SimpleNamespace
+import pwd
 
 import pytest
 
 from fsguard.cli import site
+from fsguard.cli.mount import Wish
 from fsguard.control import mountinfo, registry
 from fsguard.control.registry import Mount
 from fsguard.errors import BusyError, MissingError, UsageError
@@ -23,9 +24,7 @@ def machine(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
 
 
-def arguments(**given):
-    plain = {"allow_other": None, "config": None, "io": "daemon", "policy": None, "foreground": False}
-    return SimpleNamespace(**plain | given)
+arguments = Wish
 
 
 def test_a_place_in_order_gets_its_state_directory(tmp_path):
@@ -114,6 +113,8 @@ def test_the_spec_says_all_that_the_daemon_needs(tmp_path, monkeypatch):
         "disabled": False,
         "owner_uids": [uid],
         "foreground": True,
+        "wait": None,
+        "flags": [],
     }
     monkeypatch.setenv("FSGUARD_DISABLE", "1")
     assert site.spec(place, arguments())["disabled"] is True
@@ -126,6 +127,18 @@ def test_root_by_sudo_serves_the_user_who_typed_it(monkeypatch):
     assert site.spec(place, arguments())["owner_uids"] == [0, 1000]
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert site.spec(place, arguments())["owner_uids"] == [1000]
+
+
+def test_operators_are_served_too_and_must_be_known_and_let_in(monkeypatch):
+    place = site.choose("ws", None, None)
+    nobody = pwd.getpwnam("nobody").pw_uid
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    asked = Wish(operators=["nobody", str(nobody), "root"])
+    assert site.spec(place, asked)["owner_uids"] == [0, nobody]
+    with pytest.raises(UsageError, match="no such user: nosuchuser"):
+        site.spec(place, Wish(operators=["nosuchuser"]))
+    with pytest.raises(UsageError, match="could not enter"):
+        site.spec(place, Wish(operators=["nobody"], allow_other=False))
 
 
 def test_a_configuration_file_must_be_there(tmp_path):
