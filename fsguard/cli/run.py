@@ -96,7 +96,8 @@ def _guarded(mount: Mount, args: Any, command: list[str], token: str, group: str
 
     try:
         outcome = child.interruptibly(end)
-        _tell(outcome["warnings"])
+        if not args.quiet:
+            _tell(outcome["warnings"])
         if args.report:
             _report(args, command, code, outcome)
     except Interruption:
@@ -129,7 +130,7 @@ def _arguments(argv: list[str]) -> tuple[Any, list[str]]:
     )
     parser.usage = (
         "fsguard run --task ID [--parent ID] [--name TEXT] [--intent TEXT]"
-        " [--workspace W] [--report FILE] -- COMMAND..."
+        " [--workspace W] [--report FILE] [--quiet] -- COMMAND..."
     )
     parser.add_argument("--task", metavar="ID", required=True, type=task_id, help="the task that acts")
     parser.add_argument(
@@ -139,6 +140,9 @@ def _arguments(argv: list[str]) -> tuple[Any, list[str]]:
     parser.add_argument("--intent", metavar="TEXT", help="what it is about, as others are told")
     parser.add_argument(
         "--report", metavar="FILE", help="write warnings and the exact footprint there, as JSON"
+    )
+    parser.add_argument(
+        "--quiet", action="store_true", help="no warnings on stderr; they are delivered all the same"
     )
     parser.workspace_flag()
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)

@@ -62,6 +62,12 @@ def test_what_runs_at_every_tool_call_starts_without_the_engine() -> None:
     assert {name: brought & ENGINE for name, brought in found.items()} == {name: set() for name in LIGHT}
 
 
+def test_importing_the_package_brings_nothing_and_the_api_no_engine() -> None:
+    found = loaded_by("fsguard", "fsguard.api")
+    assert found["fsguard"] == {"fsguard"}
+    assert found["fsguard.api"] & ENGINE == set()
+
+
 def test_the_core_is_pure() -> None:
     names = modules("fsguard.core")
     impure = ENGINE - {"pathspec"} | {"socket", "subprocess", "logging"}
