@@ -214,6 +214,9 @@ class Observer(Protocol):
     async def create(self, caller: Caller, path: bytes, flags: int) -> Session:
         """open(2) with O_CREAT of a path that the kernel believes absent."""
 
+    def attribute(self, caller: Caller, file: FileView, name: str) -> bytes | None:
+        """The virtual attribute ``user.fsguard.NAME``; None: there is none of that name."""
+
     def interrupted(self, unique: int) -> None:
         """A signal reached the thread whose request has this number."""
 
@@ -248,6 +251,9 @@ class NullObserver:
 
     async def create(self, caller: Caller, path: bytes, flags: int) -> Session:
         return self._session
+
+    def attribute(self, caller: Caller, file: FileView, name: str) -> bytes | None:
+        return None
 
     def interrupted(self, unique: int) -> None: ...
 

@@ -12,6 +12,7 @@ from fsguard.core.guard import Change as Edit
 from fsguard.core.guard import Guard
 from fsguard.core.model import CONFLICT, Act, Actor
 from fsguard.core.turns import Turns
+from fsguard.dispatch import attributes
 from fsguard.dispatch.openfile import OpenFile
 from fsguard.dispatch.ports import Keeper, Processes
 from fsguard.dispatch.waiting import Waiting
@@ -76,6 +77,9 @@ class Dispatch:
 
     def readlink(self, caller: Caller, file: FileView) -> None:
         """Following a link is not looking at it; nothing to record."""
+
+    def attribute(self, caller: Caller, file: FileView, name: str) -> bytes | None:
+        return attributes.value(self.guard, self.processes.actor(caller.tid).task, file, name)
 
     # -- open files -----------------------------------------------------------
 

@@ -64,6 +64,13 @@ class Shield:
             self.fault("create", error)
             return await self._blind.create(caller, path, flags)
 
+    def attribute(self, caller: Caller, file: FileView, name: str) -> bytes | None:
+        try:
+            return self._inner.attribute(caller, file, name)
+        except Exception as error:
+            self.fault("attribute", error)
+            return None
+
     def interrupted(self, unique: int) -> None:
         try:
             self._inner.interrupted(unique)

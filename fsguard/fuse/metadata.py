@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 from ..observer import Truncated
@@ -22,6 +23,10 @@ Entry = pyfuse3.EntryAttributes
 _ATIME_NOW, _MTIME_NOW, _KILL_SUIDGID = 1 << 7, 1 << 8, 1 << 11
 _ACCESS_ACL = b"system.posix_acl_access"
 _NANO = 1_000_000_000
+
+VIRTUAL = b"user.fsguard."
+"""What attributes begin with that are answered by the guard, and by no file: not listed, so that
+`cp -a`, `rsync -X` and archives do not take them along, and not to be set or removed."""
 
 
 class MetadataHandlers(FileHandlers):
@@ -95,11 +100,21 @@ class MetadataHandlers(FileHandlers):
 
     @handler
     def getxattr(self, id_: int, name: bytes, ctx: Context) -> bytes:
+        if name.startswith(VIRTUAL):
+            return self._virtual(id_, name, ctx)
         with self.backing.reach(self.nodes[id_]) as fd:
             return os.getxattr(proc_path(fd), name)
 
+    def _virtual(self, id_: int, name: bytes, ctx: Context) -> bytes:
+        asked = os.fsdecode(name.removeprefix(VIRTUAL))
+        found = self.observer.attribute(self.caller(ctx), self.nodes[id_], asked)
+        if found is None:
+            raise OSError(errno.ENODATA, "no such attribute")
+        return found
+
     @handler
     def setxattr(self, id_: int, name: bytes, value: bytes, ctx: Context) -> None:
+        _settable(name)
         # pyfuse3 has asked for XATTR_CREATE and XATTR_REPLACE by getxattr; here they are atomic.
         flags = self.request.flags() & (os.XATTR_CREATE | os.XATTR_REPLACE) if self.peeking else 0
         with self.backing.reach(self.nodes[id_]) as fd:
@@ -113,14 +128,22 @@ class MetadataHandlers(FileHandlers):
     def listxattr(self, id_: int, ctx: Context) -> list[bytes]:
         with self.backing.reach(self.nodes[id_]) as fd:
             names = [os.fsencode(name) for name in os.listxattr(proc_path(fd))]
+        # One that a file has of its own, from elsewhere, could not be read by who sees it in the list.
+        names = [name for name in names if not name.startswith(VIRTUAL)]
         if ctx.uid != 0:  # as the kernel does for whom lacks CAP_SYS_ADMIN
             names = [name for name in names if not name.startswith(b"trusted.")]
         return names
 
     @handler
     def removexattr(self, id_: int, name: bytes, ctx: Context) -> None:
+        _settable(name)
         with self.backing.reach(self.nodes[id_]) as fd:
             os.removexattr(proc_path(fd), name)
+
+
+def _settable(name: bytes) -> None:
+    if name.startswith(VIRTUAL):
+        raise OSError(errno.EOPNOTSUPP, "this attribute is read-only")
 
 
 def _time(update: object, now: int, ns: int) -> tuple[int, int]:

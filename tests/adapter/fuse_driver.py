@@ -110,6 +110,10 @@ class Recorder:
         self._judge("create")
         return RecordedSession(self, (path,))
 
+    def attribute(self, caller, file, name):
+        self.events.append(("attribute", file.paths(), name))
+        return b"the guard's" if name == "known" else None
+
     def interrupted(self, unique):
         self.events.append(("interrupted", unique))
 

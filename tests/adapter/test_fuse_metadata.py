@@ -129,6 +129,23 @@ def test_attributes_of_a_symlink_are_not_its_targets(fs, tmp_path):
         fs.call("getxattr", fs.id("s"), b"user.a", ME)
 
 
+def test_virtual_attributes_are_the_guards_and_no_files(fs, tmp_path):
+    os.setxattr(tmp_path / "f", "user.fsguard.known", b"a file's own")
+    os.setxattr(tmp_path / "f", "user.other", b"1")
+    id_ = fs.id("f")
+    assert fs.call("getxattr", id_, b"user.fsguard.known", ME) == b"the guard's"
+    assert fs.call("listxattr", id_, ME) == [b"user.other"]
+    with refused(errno.ENODATA):
+        fs.call("getxattr", id_, b"user.fsguard.unknown\xff", ME)
+    for call, *more in (("setxattr", b"2"), ("removexattr",)):
+        with refused(errno.EOPNOTSUPP):
+            fs.call(call, id_, b"user.fsguard.known", *more, ME)
+    assert os.getxattr(tmp_path / "f", "user.fsguard.known") == b"a file's own"
+    before = len(fs.observer.events)
+    fs.call("getxattr", id_, b"user.other", ME)
+    assert len(fs.observer.events) == before, "of other attributes the guard is not asked"
+
+
 @root_only
 def test_trusted_attributes_are_listed_for_root_only(fs):
     id_ = fs.id("f")

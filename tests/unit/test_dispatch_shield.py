@@ -39,6 +39,7 @@ def test_a_bug_never_reaches_the_caller(caplog: pytest.LogCaptureFixture) -> Non
     with caplog.at_level(logging.CRITICAL):
         shield.missed(CALLER, b"f")
         shield.interrupted(7)
+        assert shield.attribute(CALLER, None, "writer") is None  # type: ignore[arg-type]
         for session in (
             finish(shield.open(CALLER, None, 0)),  # type: ignore[arg-type]
             finish(shield.create(CALLER, b"f", 0)),
@@ -49,7 +50,7 @@ def test_a_bug_never_reaches_the_caller(caplog: pytest.LogCaptureFixture) -> Non
         ran = []
         with shield.changing(CALLER, Made(b"f", "fifo")):
             ran.append(True)
-    assert ran and shield.faults == 5
+    assert ran and shield.faults == 6
 
 
 def test_a_refusal_passes() -> None:
