@@ -23,10 +23,12 @@ ARGS ?=
 # there in another way (a Python of your own, say) needs no package.
 NEED_BUILD := fusermount3:fuse3 cc:gcc pkg-config:pkg-config fuse3.pc:libfuse3-dev \
 	libc.h:libc6-dev Python.h:python3-dev ensurepip:python3-venv
+# In CI nothing may be left out; elsewhere a test that lacks one of these says so and is skipped.
+NEED_CI := $(if $(CI),npm:npm shellcheck:shellcheck systemd-analyze:systemd vagrant:vagrant bwrap:bubblewrap)
 NEED_TEST := $(NEED_BUILD) git:git sqlite3:sqlite3 rsync:rsync patch:patch setfacl:acl setfattr:attr ps:procps \
-	setcap:libcap2-bin vi:vim-tiny tar:tar $(if $(CI),npm:npm)
+	setcap:libcap2-bin vi:vim-tiny tar:tar findmnt:util-linux $(NEED_CI)
 
-.PHONY: help mount unmount test stress check ci clean lock system-build system-test workspace-named FORCE
+.PHONY: help mount unmount test stress check ci clean lock install uninstall system-build system-test workspace-named FORCE
 
 help: ## this list
 	@echo "make TARGET [PYTHON=python3.12]"
@@ -83,6 +85,15 @@ lock: ## write the lock files anew (needs uv), after the dependencies in pyproje
 	  --generate-hashes --no-emit-index-url --no-emit-find-links "$$@" pyproject.toml >/dev/null; }
 	pin --output-file requirements.lock
 	pin --extra dev --constraint requirements.lock --output-file tests/requirements.lock
+
+# PREFIX=/usr/local, DESTDIR= and the rest are described in mount/install.
+install: system-build ## for the whole machine: command, mount helper, units, man pages (PREFIX, DESTDIR)
+	@export PREFIX DESTDIR SBINDIR DEPS PYTHON NO_COMPILE CC CFLAGS CPPFLAGS LDFLAGS
+	mount/install install
+
+uninstall: ## take away what `make install` put there (the same PREFIX and DESTDIR)
+	@export PREFIX DESTDIR SBINDIR PYTHON
+	mount/install uninstall
 
 clean: ## remove the environment, caches and what was compiled
 	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from fsguard.cli.mount import Wish
 
-__all__ = ["Place", "check", "choose", "clear_dead", "spec"]
+__all__ = ["Place", "check", "choose", "clear_dead", "is_dead", "spec"]
 
 
 class Place:
@@ -59,7 +59,7 @@ def clear_dead(place: Place) -> bool:
     """
     found = False
     for path in dict.fromkeys((place.mountpoint, place.workspace)):
-        while _is_dead(path):
+        while is_dead(path):
             from fsguard.cli.unmount import strictly
 
             strictly(path)
@@ -181,7 +181,7 @@ def _directory(path: str, hint: str) -> None:
         raise UsageError(f"{path} is not a directory")
 
 
-def _is_dead(path: str) -> bool:
+def is_dead(path: str) -> bool:
     """Is a guarded mount there whose daemon is gone? The kernel then says ENOTCONN."""
     top = mountinfo.top_at(path, mountinfo.read())
     if top is None or top.fstype != mountinfo.FSTYPE:

@@ -6,7 +6,7 @@ import os
 import select
 import time
 
-from fsguard.cli import detach, holders, terminal, where
+from fsguard.cli import detach, holders, site, terminal, where
 from fsguard.cli.base import Parser
 from fsguard.control import mountinfo, registry
 from fsguard.errors import BusyError, DaemonError, NotMountedError, UsageError
@@ -34,29 +34,47 @@ def main(argv: list[str]) -> int:
         [0, 2, 3, (4, "still in use; the processes are listed"), 5, 6, 7],
     )
     parser.workspace_argument()
-    parser.add_argument("--lazy", action="store_true", help="out of the tree at once, even while in use")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--lazy", action="store_true", help="while in use, take it out of the tree all the same")
+    how.add_argument("--dead", action="store_true", help="only if its daemon is gone; then as with --lazy")
     parser.json_flag()
     args = parser.parse(argv)
     if args.place and args.workspace and args.place != args.workspace:
         raise UsageError(f"two workspaces are named: {args.place} and {args.workspace}")
-    mountpoint, notes = _target(args.place or args.workspace or where.here())
+    path = args.place or args.workspace or where.here()
     try:
-        if args.lazy:
-            detach.unmount(mountpoint, lazy=True)
-        else:
-            strictly(mountpoint)
+        mountpoint, notes = _target(path)
+    except NotMountedError:
+        if args.dead:
+            return _left(os.path.abspath(path), args.json)
+        raise
+    if args.dead and not site.is_dead(mountpoint):
+        return _left(mountpoint, args.json)
+    held = []
+    try:
+        strictly(mountpoint)
     except BusyError as error:
-        if args.json:
-            top = mountinfo.top_at(mountpoint, mountinfo.read())
-            held = [holder.as_dict() for holder in holders.holding(top)] if top else []
-            terminal.print_json({"unmounted": False, "mountpoint": mountpoint, "holders": held})
-        raise error
-    if not args.lazy:
+        top = mountinfo.top_at(mountpoint, mountinfo.read())
+        held = [holder.as_dict() for holder in holders.holding(top)] if top else []
+        if not (args.lazy or args.dead):
+            if args.json:
+                terminal.print_json({"unmounted": False, "mountpoint": mountpoint, "holders": held})
+            raise
+        terminal.complain(error)
+        detach.unmount(mountpoint, lazy=True)
+    else:
         finish(notes)
     if args.json:
-        terminal.print_json({"unmounted": True, "mountpoint": mountpoint, "holders": []})
+        terminal.print_json({"unmounted": True, "mountpoint": mountpoint, "holders": held})
     else:
-        print(f"unmounted {terminal.shown(mountpoint)}")
+        print(f"unmounted {terminal.shown(mountpoint)}" + (", and still in use" if held else ""))
+    return 0
+
+
+def _left(path: str, as_json: bool) -> int:
+    """--dead, and there is nothing dead."""
+    if as_json:
+        terminal.print_json({"unmounted": False, "mountpoint": path, "holders": []})
     return 0
 
 

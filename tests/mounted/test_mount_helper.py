@@ -196,7 +196,8 @@ def test_taken_out_lazily_it_serves_its_last_user_and_then_ends(managed):
     )
     assert holder.stdout.readline() == "in\n"
     assert managed.fsguard("unmount", str(managed.root), cwd="/").code == 4
-    managed.fsguard("unmount", "--lazy", str(managed.root), cwd="/").ok()
+    lazily = managed.fsguard("unmount", "--lazy", str(managed.root), cwd="/").ok()
+    assert f"(pid {holder.pid})" in lazily.err and lazily.out.endswith("still in use\n")
     assert not os.path.ismount(managed.root) and process.poll() is None
     # What stands there now is another's; what a service manager does next must leave it alone.
     need_root()
@@ -210,3 +211,18 @@ def test_taken_out_lazily_it_serves_its_last_user_and_then_ends(managed):
         managed.plain("umount", str(managed.root), cwd="/").ok()
     holder.communicate("x\n", timeout=10)
     assert process.wait(10) == 0 and (managed.root / "held").read_text() == "last\n"
+
+
+def test_only_a_dead_mount_is_taken_away_with_dead(workspace):
+    workspace.fsguard("unmount", "--dead", str(workspace.root), cwd="/").ok()
+    assert os.path.ismount(workspace.root), "a living mount was taken away"
+    inside = subprocess.Popen(["sleep", "60"], cwd=workspace.root)
+    try:
+        workspace.kill_daemon()
+        workspace.fsguard("unmount", "--dead", str(workspace.root), cwd="/").ok()
+        assert not os.path.ismount(workspace.root)
+        workspace.mounted = False
+        workspace.fsguard("unmount", "--dead", str(workspace.root), cwd="/").ok()
+    finally:
+        inside.kill()
+        inside.wait()

@@ -1,0 +1,169 @@
+"""make install, make uninstall: what is put where, that it works from there, and that it goes away again."""
+
+import hashlib
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fsguard import cli
+from tests.kit.abilities import need, need_mount, need_tools
+from tests.kit.mounting import ROOT
+
+FILES = [
+    "bin/fsguard",
+    "lib/systemd/system/fsguard@.service",
+    "lib/systemd/user/fsguard@.service",
+    "lib/tmpfiles.d/fsguard.conf",
+    "share/bash-completion/completions/fsguard",
+    "share/fish/vendor_completions.d/fsguard.fish",
+    "share/man/man1/fsguard.1",
+    "share/man/man8/mount.fsguard.8",
+    "share/zsh/site-functions/_fsguard",
+]
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory):
+    """What `pip install --target` would give: the locked packages, from the environment of this test."""
+    target = tmp_path_factory.mktemp("packages")
+    lock = (ROOT / "requirements.lock").read_bytes()
+    for name in re.findall(r"^([a-z0-9_.-]+)==", lock.decode(), re.MULTILINE):
+        for file in importlib.metadata.distribution(name).files or ():
+            source = Path(str(file.locate()))
+            if ".." not in file.parts and source.is_file() and source.suffix != ".pyc":
+                place = target / str(file)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(source, place)
+    (target / ".lock").write_text(hashlib.sha256(lock).hexdigest() + "\n")
+    return target
+
+
+def make(target, **variables):
+    words = [f"{name}={value}" for name, value in variables.items()]
+    return subprocess.run(
+        ["make", target, f"PYTHON={sys.executable}", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def listing(top):
+    return sorted(str(p.relative_to(top)) for p in top.rglob("*") if not p.is_dir())
+
+
+@pytest.fixture(scope="module")
+def installed(packages, tmp_path_factory):
+    need_tools("make", "cc")
+    # DESTDIR is empty: what is installed is run.
+    top = tmp_path_factory.mktemp("installed")
+    done = make("install", PREFIX=top, SBINDIR=top / "sbin", DEPS=packages)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return top
+
+
+def test_all_is_in_its_place_and_nothing_else(installed):
+    found = [f for f in listing(installed) if not f.startswith("lib/fsguard/")]
+    assert found == sorted([*FILES, "sbin/mount.fsguard", "sbin/mount.fuse.fsguard"])
+    assert os.access(installed / "bin/fsguard", os.X_OK) and os.access(
+        installed / "sbin/mount.fsguard", os.X_OK
+    )
+    for unit in ("lib/systemd/system/fsguard@.service", "lib/systemd/user/fsguard@.service"):
+        text = (installed / unit).read_text()
+        assert f"ExecStart={installed}/bin/fsguard mount" in text and "@BINDIR@" not in text
+
+
+def test_what_is_installed_works(installed, make_workspace):
+    need_mount()
+    ws = make_workspace(mount=False)
+    fsguard = str(installed / "bin/fsguard")
+    ws.plain(fsguard, "mount", str(ws.directory), cwd="/").ok()
+    try:
+        ws.plain(fsguard, "run", "--task", "A", "--", "sh", "-c", "echo a >f").ok()
+        assert ws.plain(fsguard, "log", "--json").lines()[0]["task"] == "A"
+    finally:
+        ws.plain(fsguard, "unmount", str(ws.directory), cwd="/").ok()
+    # Found by nothing that lies in the directory where it is called.
+    (ws.directory / "fsguard").mkdir()
+    (ws.directory / "fsguard" / "__init__.py").write_text("raise SystemExit('from the workspace')\n")
+    assert ws.plain(fsguard, "--version").ok().out.startswith("fsguard ")
+    assert ws.plain(str(installed / "sbin/mount.fsguard"), "-V").ok().out.startswith("mount.fsguard ")
+
+
+def test_systemd_accepts_the_units(installed):
+    need_tools("systemd-analyze")
+    system, user = installed / "lib/systemd/system", installed / "lib/systemd/user"
+    for words in ([system / "fsguard@.service"], ["--user", user / "fsguard@.service"]):
+        done = subprocess.run(
+            ["systemd-analyze", "verify", "--man=no", *map(str, words)],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "XDG_RUNTIME_DIR": "/tmp"},
+        )
+        assert done.returncode == 0 and "fsguard" not in done.stderr, done.stderr
+
+
+def test_tmpfiles_accepts_its_lines(installed, tmp_path):
+    need_tools("systemd-tmpfiles")
+    need(os.geteuid() == 0, "needs root to give directories to root")
+    lines = str(installed / "lib/tmpfiles.d/fsguard.conf")
+    subprocess.run(["systemd-tmpfiles", "--create", f"--root={tmp_path}", lines], check=True)
+    assert (tmp_path / "run/fsguard").stat().st_mode & 0o777 == 0o755
+    assert (tmp_path / "var/lib/fsguard").stat().st_mode & 0o777 == 0o700
+
+
+def completed(installed, line):
+    """What bash would offer at the end of a line."""
+    script = (
+        'source "$1"; COMP_LINE=$2; read -ra COMP_WORDS <<<"$2"; [[ $2 == *" " ]] && COMP_WORDS+=("")\n'
+        'COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _fsguard; printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    path = f"{installed}/bin:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", script, "bash", str(installed / FILES[4]), line],
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.split()
+
+
+def test_bash_completes_commands_flags_and_choices(installed):
+    need_tools("bash")
+    assert set(completed(installed, "fsguard ")) == set(cli.COMMANDS)
+    assert completed(installed, "fsguard unmou") == ["unmount"]
+    assert "--json" in completed(installed, "fsguard status --")
+    assert {"warn", "block", "off"} <= set(completed(installed, "fsguard policy "))
+
+
+def test_uninstall_takes_away_what_install_put_there_and_nothing_else(packages, tmp_path):
+    (tmp_path / "usr/bin").mkdir(parents=True)
+    (tmp_path / "usr/bin/other").write_text("somebody else's")
+    (tmp_path / "etc/fsguard").mkdir(parents=True)
+    (tmp_path / "etc/fsguard/ws.env").write_text("FSGUARD_MOUNT_OPTIONS=\n")
+    before = listing(tmp_path)
+    done = make("install", DESTDIR=tmp_path, PREFIX="/usr", DEPS=packages, NO_COMPILE=1)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "sbin/mount.fsguard").read_text().startswith(f"#!{sys.executable} -I\n")
+    assert str(tmp_path) not in (tmp_path / "usr/bin/fsguard").read_text(), "DESTDIR is in what is installed"
+    again = make("install", DESTDIR=tmp_path, PREFIX="/usr", DEPS=packages, NO_COMPILE=1)
+    assert again.returncode == 0, again.stderr
+    done = make("uninstall", DESTDIR=tmp_path, PREFIX="/usr")
+    assert done.returncode == 0 and "is yours" in done.stdout, done.stdout + done.stderr
+    assert listing(tmp_path) == before
+
+
+def test_packages_of_another_lock_file_are_refused(tmp_path):
+    (tmp_path / ".lock").write_text("0" * 64)
+    done = make("install", DESTDIR=tmp_path / "root", PREFIX="/usr", DEPS=tmp_path)
+    assert done.returncode != 0 and "does not hold what requirements.lock names" in done.stderr
