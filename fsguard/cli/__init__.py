@@ -41,6 +41,7 @@ COMMANDS = {
     "policy": "warn, block or off: for all, for a pattern or for a task",
     "hooks": "set up the hooks of an agent tool, or of git",
     "hook": "answer an agent tool's event; the hooks call it",
+    "mcp": "serve agents without hooks over the Model Context Protocol",
     "doctor": "what this machine has and lacks",
 }
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from fsguard.control.registry import Mount
 
-__all__ = ["main"]
+__all__ = ["Side", "compared", "facts", "main"]
 
 LIMIT = 64 << 20
 """Bytes of a side that are compared line by line."""
@@ -59,19 +59,31 @@ def main(argv: list[str]) -> int:
     path, first, second = kept.split_span(args.what, args.version)
     place = kept.Place(args.workspace, path)
     with Client(place.mount) as client:
-        row = kept.find(client, place, first)
-        if not args.secrets and client.call("versions.diffable", path=place.path)["secret"]:
-            raise RefusedError(
-                f"{terminal.shown(place.path)} looks like a secret", "--secrets shows it all the same"
-            )
-        old = _kept(client, row)
-        other = kept.find(client, place, second) if second is not None else None
-        new = _present(place.mount, place.path) if other is None else _kept(client, other)
+        row, other, old, new = compared(client, place, first, second, secrets=args.secrets)
     if args.json:
-        terminal.print_json({**row, "against": other, **_as_json(old, new)})
+        terminal.print_json({**row, "against": other, **facts(old, new)})
     else:
         _print(place.path, old, new)
     return 0
+
+
+def compared(
+    client: Client, place: kept.Place, first: int | None, second: int | None, *, secrets: bool = False
+) -> tuple[Any, Any, Side, Side]:
+    """(row, row of the second version or None, and what each holds).
+
+    `first` None: the newest one kept; `second` None: the file as it is now.
+    RefusedError: it looks like a secret, and `secrets` were not asked for.
+    """
+    row = kept.find(client, place, first)
+    if not secrets and client.call("versions.diffable", path=place.path)["secret"]:
+        raise RefusedError(
+            f"{terminal.shown(place.path)} looks like a secret", "--secrets shows it all the same"
+        )
+    old = _kept(client, row)
+    other = kept.find(client, place, second) if second is not None else None
+    new = _present(place.mount, place.path) if other is None else _kept(client, other)
+    return row, other, old, new
 
 
 def _kept(client: Client, row: Any) -> Side:
@@ -107,7 +119,8 @@ def _lines(old: Side, new: Side) -> list[bytes]:
     return textdiff.unified(old.data or b"", new.data or b"", old.name, new.name)
 
 
-def _as_json(old: Side, new: Side) -> dict[str, Any]:
+def facts(old: Side, new: Side) -> dict[str, Any]:
+    """What differs, as `--json` has it: `diff` is None for bytes that are no text."""
     binary = _binary(old, new)
     diff = None if binary else b"".join(_lines(old, new)).decode("utf-8", "surrogateescape")
     same = old.kind == new.kind and old.data == new.data

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from fsguard.control.registry import Mount
 
-__all__ = ["main", "remarks", "settled", "undoing"]
+__all__ = ["main", "remarks", "restored", "settled", "undoing"]
 
 
 def main(argv: list[str]) -> int:
@@ -53,39 +53,45 @@ def main(argv: list[str]) -> int:
     place = kept.Place(args.workspace, path)
     with Client(place.mount) as client:
         row = kept.find(client, place, version)
-        if args.to is None:
-            top, target, inside = place.mount.mountpoint, place.path, True
-        else:
-            top, target, inside = _target(place.mount, args.to, os.path.basename(place.path))
-        outcome = putback.bring_back(client, top, row, target, keeps=inside)
-        resolved = args.to is None and settled(client, [row])
-    shown = kept.typed(place.mount, target) if inside else target
-    undo = undoing(shown, outcome)
+        facts, outcome = restored(client, place, row, args.to)
     if args.json:
-        before = outcome["before"]
-        terminal.print_json(
-            {
-                **row,
-                "restored_to": shown,
-                "changed": not outcome["same"],
-                "before": before["version"] if before else None,
-                "unrestored": outcome["unrestored"],
-                "resolved": row["resolved"] or resolved,
-                "undo": undo,
-            }
-        )
+        terminal.print_json(facts)
         return 0
-    name = terminal.shown(shown)
+    name = terminal.shown(facts["restored_to"])
     if outcome["same"]:
         print(f"{name} is as it was in version {row['version']} already")
     else:
         print(f"{name}: version {row['version']} is back ({kept.author(row)}, {kept.size(row['size'])})")
-        print(f"  to undo: {undo}")
+        print(f"  to undo: {facts['undo']}")
     for remark in remarks(outcome):
         terminal.note(f"{name}: {remark}")
-    if resolved:
+    if facts["resolved"] and not row["resolved"]:
         print("  the conflict over it counts as resolved")
     return 0
+
+
+def restored(
+    client: Client, place: kept.Place, row: Any, to: str | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Bring a version back to its place, or `to` another: (what `--json` prints, the outcome)."""
+    if to is None:
+        top, target, inside = place.mount.mountpoint, place.path, True
+    else:
+        top, target, inside = _target(place.mount, to, os.path.basename(place.path))
+    outcome = putback.bring_back(client, top, row, target, keeps=inside)
+    resolved = to is None and settled(client, [row])
+    shown = kept.typed(place.mount, target) if inside else target
+    before = outcome["before"]
+    facts = {
+        **row,
+        "restored_to": shown,
+        "changed": not outcome["same"],
+        "before": before["version"] if before else None,
+        "unrestored": outcome["unrestored"],
+        "resolved": row["resolved"] or resolved,
+        "undo": undoing(shown, outcome),
+    }
+    return facts, outcome
 
 
 def undoing(shown: str, outcome: dict[str, Any]) -> str | None:
