@@ -181,6 +181,8 @@ class Daemon:
             nursery.cancel_scope.cancel()
         for _ in range(2):  # the first look may find that a run's starter was killed
             self.service.runs.forget_runs()
+        if not self.spec.disabled:
+            await self.service.account.save(self.spec.state_dir)
         _log.info("unmounted %s", self.spec.mountpoint)
 
     async def _serve(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

@@ -34,6 +34,7 @@ COMMANDS = {
     "conflicts": "whose work was destroyed unseen, and how to get it back",
     "resolve": "merge what two tasks wrote, or choose a side",
     "undo": "bring back everything that a task's commands destroyed",
+    "report": "what happened: a page with a timeline, JSON, or what CI services show",
     "check": "would a write now overwrite something unseen?",
     "note": "say that a task read or wrote a file outside any process of its own",
     "task": "list, show and end tasks",

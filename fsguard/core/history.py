@@ -13,6 +13,8 @@ __all__ = ["Entry", "History"]
 
 @dataclass(slots=True)
 class Entry:
+    """`count` times the same, one after the other, from `began` to `time` (seconds since the epoch)."""
+
     time: float
     op: str
     path: bytes
@@ -20,6 +22,8 @@ class Entry:
     pid: int
     command: str
     target: bytes | None = None
+    began: float = 0.0
+    count: int = 1
 
 
 class History:
@@ -38,8 +42,13 @@ class History:
         last = self._entries[-1] if self._entries else None
         if last is not None and last.path == path and last.op == op and last.pid == pid and last.task == task:
             last.time = time
+            last.count += 1
             return
-        self._entries.append(Entry(time, op, path, task, pid, actor.command.text, target))
+        self._entries.append(Entry(time, op, path, task, pid, actor.command.text, target, time))
+
+    def all(self) -> list[Entry]:
+        """Every entry, oldest first."""
+        return list(self._entries)
 
     def newest(
         self, path: bytes | None = None, task: str | None = None, limit: int = 1000

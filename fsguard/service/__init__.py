@@ -14,6 +14,7 @@ from fsguard.attribution.resolver import Resolver
 from fsguard.control.server import Handler, Peer
 from fsguard.dispatch import Dispatch
 from fsguard.keeping import StoreKeeper
+from fsguard.service.account import Account
 from fsguard.service.base import warning_json
 from fsguard.service.leases import LeaseRequests
 from fsguard.service.records import Records
@@ -52,11 +53,13 @@ class Service:
         self._leases = LeaseRequests(dispatch, resolver)
         self._tools = Tools(dispatch, resolver)
         self._versions = Versions(dispatch, resolver, keeper, root)
+        self.account = Account(dispatch, resolver, status, self._tasks, self._versions, root)
 
     def handlers(self) -> dict[str, Handler]:
         """Every method of the control protocol; DESIGN.md says what each takes."""
         return {
             "status": self.status,
+            "records": self.account.records,
             "run.begin": self.runs.run_begin,
             "run.end": self.runs.run_end,
             "warnings": self._warnings.warnings,

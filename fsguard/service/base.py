@@ -8,12 +8,23 @@ from typing import Any
 
 from fsguard.attribution.resolver import Resolver
 from fsguard.control.server import Peer
+from fsguard.core.history import Entry
 from fsguard.core.model import Actor, Footprint, Task, Warning
 from fsguard.core.wording import rfc3339
 from fsguard.dispatch import Dispatch
 from fsguard.errors import RefusedError, UsageError
 
-__all__ = ["Part", "argv_text", "footprint_json", "path_of", "show", "task_id", "warning_json", "when"]
+__all__ = [
+    "Part",
+    "argv_text",
+    "entry_json",
+    "footprint_json",
+    "path_of",
+    "show",
+    "task_id",
+    "warning_json",
+    "when",
+]
 
 MAX_TASK_ID = 200
 
@@ -62,6 +73,23 @@ def path_of(text: str) -> bytes:
     if path.startswith(b"/") or b".." in parts:
         raise UsageError("paths are relative to the workspace")
     return b"/".join(x for x in parts if x not in (b"", b"."))
+
+
+def entry_json(e: Entry) -> dict[str, Any]:
+    """A line of the log."""
+    item: dict[str, Any] = {
+        "time": rfc3339(e.time),
+        "began": rfc3339(e.began),
+        "count": e.count,
+        "op": e.op,
+        "path": show(e.path),
+        "task": e.task,
+        "pid": e.pid,
+        "command": e.command,
+    }
+    if e.target is not None:
+        item["target"] = show(e.target)
+    return item
 
 
 def argv_text(argv: list[str]) -> str:

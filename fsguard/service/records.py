@@ -12,7 +12,7 @@ from fsguard.core.guard import Change as Edit
 from fsguard.core.model import Act, Actor, Command, Task
 from fsguard.core.wording import rfc3339
 from fsguard.errors import UsageError
-from fsguard.service.base import Part, path_of, show, task_id, warning_json, when
+from fsguard.service.base import Part, entry_json, path_of, show, task_id, warning_json, when
 
 __all__ = ["Records"]
 
@@ -27,20 +27,7 @@ class Records(Part):
             p.optional_text(params, "task"),
             p.number(params, "limit", 1000, high=1_000_000),
         )
-        result = []
-        for e in entries:
-            item: dict[str, Any] = {
-                "time": rfc3339(e.time),
-                "op": e.op,
-                "path": show(e.path),
-                "task": e.task,
-                "pid": e.pid,
-                "command": e.command,
-            }
-            if e.target is not None:
-                item["target"] = show(e.target)
-            result.append(item)
-        return result
+        return [entry_json(e) for e in entries]
 
     async def who(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
         path = path_of(p.text(params, "path"))

@@ -35,6 +35,14 @@ class Versions(Part):
         super().__init__(dispatch, resolver)
         self._keeper = keeper
         self._root = root
+        self._began = time.time()
+
+    def secret(self, path: bytes) -> bool:
+        """Whether its bytes are shown to nobody who does not ask for them."""
+        return self._keeper is not None and self._keeper.secrets(path)
+
+    async def store_or_none(self) -> Store | None:
+        return await self._store() if self._keeper is not None else None
 
     async def _store(self) -> Store:
         """The store, with all that was kept so far visible."""
@@ -45,8 +53,10 @@ class Versions(Part):
         await trio.to_thread.run_sync(store.flush)
         return store
 
-    def _row(self, v: Version) -> dict[str, Any]:
-        warning = self._guard.outbox.find(v.warning) if v.warning is not None else None
+    def row(self, v: Version) -> dict[str, Any]:
+        # Warnings are numbered anew with each mount; the store outlives it.
+        ours = v.warning is not None and v.time >= self._began
+        warning = self._guard.outbox.find(v.warning) if ours and v.warning is not None else None
         return {
             "id": v.id,
             "path": show(v.path),
@@ -69,7 +79,7 @@ class Versions(Part):
             "conflict": v.conflict,
             "resolved": v.resolved,
             "base_version": v.base_version,
-            "warning": v.warning,
+            "warning": v.warning if ours else None,
             "message": warning.message if warning is not None and not warning.withdrawn else None,
         }
 
@@ -77,7 +87,7 @@ class Versions(Part):
         path = path_of(p.text(params, "path"))
         store = await self._store()
         found = store.catalogue.versions(path, p.number(params, "limit", 100, low=1, high=100_000))
-        return [self._row(v) for v in found]
+        return [self.row(v) for v in found]
 
     async def find(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
         path = path_of(p.text(params, "path"))
@@ -88,7 +98,7 @@ class Versions(Part):
             there = ", ".join(str(v.version) for v in store.catalogue.versions(path, 10))
             hint = f"Kept of it: {there}." if there else "Nothing of it was kept."
             raise UsageError(f"there is no version {number} of {show(path)}", hint)
-        return self._row(found)
+        return self.row(found)
 
     async def read(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
         number, offset = p.number(params, "id"), p.number(params, "offset", 0)
@@ -129,7 +139,7 @@ class Versions(Part):
                 self._guard.has_kept(path, Kept(kept.id, keeping.number, kept.digest, reason))
         except FileNotFoundError:
             return None
-        return self._row(self._get(await self._store(), kept.id))
+        return self.row(self._get(await self._store(), kept.id))
 
     async def conflicts(self, peer: Peer, params: dict[str, Any]) -> list[dict[str, Any]]:
         self._guard.settle(time.time(), self._resolver.gone)
@@ -139,7 +149,7 @@ class Versions(Part):
             p.flag(params, "all"),
             p.number(params, "limit", 1000, low=1, high=100_000),
         )
-        return [self._row(v) for v in found]
+        return [self.row(v) for v in found]
 
     async def resolved(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
         ids = params.get("ids")
@@ -211,9 +221,9 @@ class Versions(Part):
             if last is not None and last.author != task and last.time > v.time:
                 other = last.author or f"{last.process.name} (pid {last.process.pid})"
             present = read_below(self._root, path, 1) is not None
-            plan.append({**self._row(v), "changed_since_by": other, "present": present})
+            plan.append({**self.row(v), "changed_since_by": other, "present": present})
         return plan
 
     async def diffable(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
         path = path_of(p.text(params, "path"))
-        return {"secret": self._keeper is not None and self._keeper.secrets(path)}
+        return {"secret": self.secret(path)}

@@ -1,0 +1,1 @@
+"""What `fsguard report` prints: one module for each format, and the timeline they share."""
