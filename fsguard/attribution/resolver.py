@@ -167,6 +167,15 @@ class Resolver:
         # `cp` asks with O_PATH | O_DIRECTORY whether its target is a directory.
         return not flags & (os.O_CREAT | os.O_PATH | os.O_DIRECTORY)
 
+    def reads_link(self, tid: int) -> bool:
+        """True when the thread is in a readlink(2).
+
+        Tells `readlink l` and `ls -l` from `cat l/f`: FUSE asks for the link in
+        the same way when a path leads through it.
+        """
+        call = procfs.syscall(tid)
+        return call is not None and call[0] in _READLINK.get(os.uname().machine, ())
+
     def wants_out(self, tid: int) -> bool:
         """True when a wait of this thread should end now: it is gone, or told to stop."""
         raw = procfs.read(f"/proc/{tid}/status", 8192)
@@ -308,6 +317,10 @@ class Resolver:
 
 def _name(raw: bytes) -> str:
     return raw.decode("utf-8", "surrogateescape")[:MAX_NAME]
+
+
+# readlink(2) and readlinkat(2).
+_READLINK = {"x86_64": (89, 267), "aarch64": (78,), "riscv64": (78,)}
 
 
 def _open_flags(number: int, args: tuple[int, ...]) -> int | None:

@@ -109,9 +109,9 @@ class Guard(Custody, Questions):
         return self.policies.of(path, actor.task.id) != "off"
 
     def intend(
-        self, change: Change, path: bytes, act: Act, now: float, file: object = None
+        self, change: Change, path: bytes, act: Act, now: float, file: object = None, link: bool = False
     ) -> Warning | None:
-        """Judge a change that is about to happen.
+        """Judge a change that is about to happen; `link`: to a symlink.
 
         Returns the warning that was put on record, if any; `Warning.refused`
         means that the change must not happen (policy ``block``).
@@ -125,7 +125,7 @@ class Guard(Custody, Questions):
             finding = self._view_of_replaced(state, actor)
         if finding is None or self._excused(state, act, file):
             return None
-        warning = self.tell.found(state, actor, finding, now)
+        warning = self.tell.found(state, actor, finding, now, link=link)
         if not warning.refused:
             change.raised.append((warning, path))
         return warning

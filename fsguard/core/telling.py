@@ -54,6 +54,7 @@ class Teller:
         finding: Finding,
         now: float,
         waited: float | None = None,
+        link: bool = False,
     ) -> Warning:
         """What a rule found, to the task that is about to do it."""
         task = actor.task
@@ -76,7 +77,7 @@ class Teller:
             read_time=finding.read_time,
             path=path,
             now=now,
-            message=lambda more: wording.sentence(finding, path, text, refused, more, waited),
+            message=lambda more: wording.sentence(finding, path, text, refused, more, waited, link),
             refused=refused,
         )
 

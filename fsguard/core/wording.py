@@ -164,12 +164,14 @@ def sentence(
     refused: bool,
     more: int = 0,
     waited: float | None = None,
+    link: bool = False,
 ) -> str:
     """The warning for `finding`; `more` counts further paths.
 
     `text` is the warned task's own; empty: it is only asked what would be.
 
     `waited`: for a collision, the seconds for which the turn was waited for in vain.
+    `link`: it is a symlink, which is looked at by readlink(2).
     """
     p = show_path(path)
     mine = quote(text) if text else "a write now"
@@ -192,11 +194,11 @@ def sentence(
     else:
         what = f"{_capital(read)}; {mine} {does} that version unseen"
     if refused:
-        return (
-            f"{first}. {what}: refused, nothing was changed. Read {p} first, then do it again.{_also(more)}"
-        )
+        look = f"See where {p} leads (`readlink`)" if link else f"Read {p} first"
+        return f"{first}. {what}: refused, nothing was changed. {look}, then do it again.{_also(more)}"
     see = command("who", path)
-    return f"{first}. {what}. Read {p} again and put back what is missing; see {see}.{_also(more)}"
+    look = f"See where {p} leads" if link else f"Read {p} again"
+    return f"{first}. {what}. {look} and put back what is missing; see {see}.{_also(more)}"
 
 
 def _writing(write: Write, path: str) -> str:

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from stat import S_ISLNK
 
 from fsguard.core.guard import Change as Edit
 from fsguard.core.guard import Guard
@@ -76,7 +77,11 @@ class Dispatch:
             self.guard.looked_absent(self.processes.actor(caller.tid, (path,)), path, self.clock())
 
     def readlink(self, caller: Caller, file: FileView) -> None:
-        """Following a link is not looking at it; nothing to record."""
+        """Reading a link is a look at it, following it is none."""
+        paths = file.paths()
+        if all(map(self.guard.ignored, paths)) or not self.processes.reads_link(caller.tid):
+            return
+        self.guard.looked(self.processes.actor(caller.tid, paths), paths, self.clock())
 
     def attribute(self, caller: Caller, file: FileView, name: str) -> bytes | None:
         return attributes.value(self.guard, self.processes.actor(caller.tid).task, file, name)
@@ -140,7 +145,10 @@ class Dispatch:
 
     def judge(self, edit: Edit, path: bytes, act: Act, file: FileView | None = None) -> None:
         """Put what is to be said on record; raises OSError(EBUSY) when it is refused."""
-        warning = self.guard.intend(edit, path, act, self.clock(), file)
+        link = file is not None and not file.is_regular()
+        if link and file is not None and not S_ISLNK(_mode(file)):
+            return  # a FIFO or socket has no content that could be lost
+        warning = self.guard.intend(edit, path, act, self.clock(), file, link)
         if warning is not None and warning.refused:
             if self.keeper is not None and file is not None and not warning.tail:
                 base = self.guard.keeping(edit.actor, path).base
@@ -338,6 +346,13 @@ class Dispatch:
         if self.keeper is not None:
             for kept in needless:
                 self.keeper.needless(kept)
+
+
+def _mode(file: FileView) -> int:
+    try:
+        return file.stat().st_mode
+    except OSError:
+        return 0
 
 
 def _paths(change: Change) -> Sequence[bytes]:

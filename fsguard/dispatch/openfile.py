@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fsguard.core.guard import Change as Edit
-from fsguard.core.model import Act, Actor, PathState
+from fsguard.core.model import Act, Actor, PathState, Task
 from fsguard.dispatch.waiting import Part
 from fsguard.observer import FileView
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["OpenFile"]
 
 WRITER_SECONDS = 0.5
+MAX_WRITERS = 256  # processes that write through one open file: a log of a build has very many
 
 
 class OpenFile:
@@ -37,6 +38,8 @@ class OpenFile:
         self.collided = False  # a collision was said at the open; no more about the same
         self.part = Part(actor, flags)
         self.file: FileView | None = None
+        # One session of each task; the processes that wrote last are remembered besides.
+        self._sessions: dict[Task | None, Edit] = {actor.task: self.edit}
         self._edits: dict[Actor, Edit] = {actor: self.edit}
         self._tids: dict[int, tuple[Edit, float]] = {}
         self._had_bytes = False
@@ -47,8 +50,14 @@ class OpenFile:
     def edit_of(self, actor: Actor) -> Edit:
         edit = self._edits.get(actor)
         if edit is None:
-            ours = next((e for e in self._edits.values() if e.actor.task is actor.task), None)
-            edit = self._edits[actor] = Edit(actor) if ours is None else ours.joined(actor)
+            ours = self._sessions.get(actor.task)
+            if ours is None:
+                edit = self._sessions[actor.task] = Edit(actor)
+            else:
+                edit = ours.joined(actor)
+            if len(self._edits) >= MAX_WRITERS:
+                self._edits.clear()
+            self._edits[actor] = edit
         return edit
 
     # -- opening --------------------------------------------------------------
@@ -147,6 +156,8 @@ class OpenFile:
         if edit is not self.edit and actor.task is not None and self.actor.task is None:
             for path in file.paths():
                 self._dispatch.guard.adopt(self.edit, edit, path)
+        if len(self._tids) >= MAX_WRITERS:
+            self._tids.clear()
         self._tids[tid] = (edit, now + WRITER_SECONDS)
         return edit
 
@@ -168,11 +179,10 @@ class OpenFile:
             return
         self._dispatch.untrack(self, file)
         self._dispatch.waiting.leave(self)
-        if not any(e.first or e.raised for e in self._edits.values()):
+        if not any(e.first or e.raised for e in self._sessions.values()):
             return
         here = set(file.paths())
-        sessions = {e.actor.task: e for e in reversed(self._edits.values())}
-        for edit in reversed(sessions.values()):
+        for edit in self._sessions.values():
             self._dispatch.guard.spared(edit)
             for state in [s for s in edit.first if s.path not in here]:
                 del edit.first[state]  # renamed or unlinked meanwhile: another file's business

@@ -50,6 +50,9 @@ class Processes(Protocol):
     def opens_for_reading(self, tid: int) -> bool:
         """True when the thread sits in an open(2) that wants to read, not to create."""
 
+    def reads_link(self, tid: int) -> bool:
+        """True when the thread sits in a readlink(2): a path that leads through a link is not that."""
+
     def wants_out(self, tid: int) -> bool:
         """True when the thread is gone, or a signal is pending that should end a wait.
 

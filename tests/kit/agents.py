@@ -23,12 +23,13 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 from tests.kit.mounting import Result, Workspace
 
-__all__ = ["Agent", "together"]
+__all__ = ["Agent", "together", "until"]
 
 PYTHON_PRELUDE = """\
 import os, sys
@@ -124,6 +125,15 @@ class Agent:
         if self.process.poll() is None and kind is not None:
             self.kill()
         self.close()
+
+
+def until(true: Callable[[], Any], what: str = "it", seconds: float = 15.0) -> Any:
+    """Poll something that can only be observed from outside, bounded; its first true value."""
+    end = time.monotonic() + seconds
+    while not (result := true()):
+        assert time.monotonic() < end, f"{what} did not come about within {seconds} s"
+        time.sleep(0.02)
+    return result
 
 
 def together(*processes: subprocess.Popen[str], seconds: float = 60.0) -> list[Result]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import stat
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -84,6 +85,10 @@ class Inode:
 
     def size(self) -> int:
         return len(self.data)
+
+    def stat(self) -> os.stat_result:
+        mode = stat.S_IFREG if self.regular else stat.S_IFLNK
+        return os.stat_result((mode | 0o644, self.number, 1, len(self.names), 0, 0, len(self.data), 0, 0, 0))
 
     def digest(self, limit: int) -> bytes | None:
         self.digests += 1
@@ -267,6 +272,12 @@ class Proc:
         with world.dispatch.changing(self.caller, Made(p, "symlink")):
             world.place(p, Inode(octets(to), regular=False))
 
+    def readlink(self, path: str | bytes) -> bytes:
+        self.world.step()
+        inode = self.world.tree[name(path)]
+        self.world.dispatch.readlink(self.caller, inode)
+        return inode.data
+
     # -- what programs do -----------------------------------------------------
 
     def read(self, path: str | bytes) -> bytes | None:
@@ -355,6 +366,9 @@ class World:
 
     def opens_for_reading(self, tid: int) -> bool:
         return self.opening
+
+    def reads_link(self, tid: int) -> bool:
+        return True
 
     def wants_out(self, tid: int) -> bool:
         return False

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit.agents import Agent, together
+from tests.kit.agents import Agent, together, until
 from tests.kit.mounting import Workspace
 
 # Holds the turn on f: truncates it, writes while it is told to, and lets go at its end.
@@ -35,15 +35,6 @@ def holder(workspace: Workspace) -> Any:
         yield agent.until("holds")
         if agent.process.poll() is None:
             agent.finish()
-
-
-def until(true: Callable[[], Any], seconds: float = 10.0) -> Any:
-    """Poll something that can be observed from outside, bounded."""
-    end = time.monotonic() + seconds
-    while not (result := true()):
-        assert time.monotonic() < end, "it did not come about in time"
-        time.sleep(0.02)
-    return result
 
 
 def queue(workspace: Workspace, length: int = 1) -> Any:

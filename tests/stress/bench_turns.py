@@ -70,6 +70,9 @@ class OneProcess:
     def opens_for_reading(self, tid: int) -> bool:
         return True
 
+    def reads_link(self, tid: int) -> bool:
+        return True
+
     def wants_out(self, tid: int) -> bool:
         return False
 

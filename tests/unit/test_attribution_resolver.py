@@ -559,6 +559,22 @@ def test_a_read_that_found_nothing_is_told_from_a_question(timed, proc, text, re
 
 
 @x86
+@pytest.mark.parametrize(
+    ("text", "reads"),
+    [
+        (b"89 0x7f 0x7f 0x100 0x0 0x0 0x0 0x1 0x2", True),  # readlink
+        (b"267 0xffffff9c 0x7f 0x7f 0x100 0x0 0x0 0x1 0x2", True),  # readlinkat
+        (b"257 0xffffff9c 0x7f 0x0 0x0 0x0 0x0 0x1 0x2", False),  # openat, of something behind the link
+        (b"running", False),
+        (b"", False),
+    ],
+)
+def test_reading_a_link_is_told_from_following_it(timed, proc, text, reads):
+    proc.files["/proc/50/syscall"] = text
+    assert timed.reads_link(50) is reads
+
+
+@x86
 def test_a_real_thread_in_open(who, start, tmp_path):
     """A FIFO keeps open(2) waiting for the other end."""
     fifo = tmp_path / "fifo"

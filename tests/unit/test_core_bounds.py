@@ -11,6 +11,8 @@ import tracemalloc
 
 from fsguard.core.guard import Change, Guard, Limits
 from fsguard.core.model import Act, Actor, Command, Process
+from fsguard.dispatch.openfile import MAX_WRITERS
+from tests.kit.oracle_world import World
 
 PATHS = int(os.environ.get("FSGUARD_BOUNDS_PATHS", "16800"))
 TASKS = int(os.environ.get("FSGUARD_BOUNDS_TASKS", "400"))
@@ -49,3 +51,20 @@ def test_what_is_remembered_stays_within_its_limits() -> None:
     assert len(list(guard.outbox)) <= limits.warnings and len(guard.history) <= limits.log
     print(f"{PATHS} paths, {TASKS} tasks: {[round(s / 1e6, 1) for s in sizes]} MB after each quarter")
     assert sizes[-1] < 1.3 * sizes[0], sizes
+
+
+def test_an_open_file_remembers_few_of_those_who_wrote_through_it() -> None:
+    """The log of a build: thousands of processes inherit it, of a few tasks."""
+    world = World()
+    log = world.run("A").open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    writers = {f"T{i}": Command(f"c{i}", "make", world.task(f"T{i}")) for i in range(5)}
+    for i in range(3000):
+        task = f"T{i % 5}"
+        log.write("line\n", by=world.process(world.task(task), writers[task]))
+    session = log.session
+    assert len(session._edits) <= MAX_WRITERS and len(session._tids) <= MAX_WRITERS
+    assert len(session._sessions) == 6
+    log.close()
+    state = world.guard.ledger.find(b"log")
+    assert state is not None and state.writers[-1].task is world.task("T4")
+    assert world.warnings() == []

@@ -532,6 +532,19 @@ def test_block_refuses_to_resurrect_and_a_failed_read_clears_it():
     w.run("A").write("f", "x")
 
 
+def test_block_is_cleared_for_a_link_by_reading_it():
+    w = World(policy="block")
+    w.run("B").symlink("l", "v1")
+    with pytest.raises(OSError, match="See where l leads") as first:
+        w.run("A", "rm l").unlink("l")
+    with pytest.raises(OSError) as again:
+        w.run("A", "rm l").unlink("l")
+    assert str(first.value) == str(again.value)
+    assert w.run("A").readlink("l") == b"v1"
+    w.run("A", "rm l").unlink("l")
+    assert w.content("l") is None
+
+
 def test_block_does_not_refuse_notes_nor_reads():
     w = World(policy="block")
     w.file("f")
