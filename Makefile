@@ -28,7 +28,7 @@ NEED_CI := $(if $(CI),npm:npm shellcheck:shellcheck systemd-analyze:systemd vagr
 NEED_TEST := $(NEED_BUILD) git:git sqlite3:sqlite3 rsync:rsync patch:patch setfacl:acl setfattr:attr ps:procps \
 	setcap:libcap2-bin vi:vim-tiny tar:tar findmnt:util-linux $(NEED_CI)
 
-.PHONY: help mount unmount test stress check ci clean lock install uninstall system-build system-test workspace-named FORCE
+.PHONY: help mount unmount test stress check ci clean lock install uninstall deb vagrant-tools vagrant-box vagrant-test system-build system-test workspace-named FORCE
 
 help: ## this list
 	@echo "make TARGET [PYTHON=python3.12]"
@@ -95,6 +95,31 @@ uninstall: ## take away what `make install` put there (the same PREFIX and DESTD
 	@export PREFIX DESTDIR SBINDIR PYTHON
 	mount/install uninstall
 
+# Where `make deb` and the like put what they build.
+OUT ?= dist
+NEED_DEB := $(NEED_BUILD) dpkg-shlibdeps:dpkg-dev strip:binutils lintian:lintian
+deb: ## a Debian package in dist/, examined by lintian (OUT=directory)
+	@$(call system_packages,$(NEED_DEB))
+	package=$$(PYTHON=$(if $(filter python3,$(PYTHON)),/usr/bin/python3,$(PYTHON)) mount/build-deb "$(OUT)" | tail -n 1)
+	lintian --allow-root --fail-on=error,warning "$$package"
+	echo "$$package"
+
+NEED_VAGRANT := vagrant:vagrant libvirtd:libvirt-daemon virsh:libvirt-clients qemu-system-x86_64:qemu-system-x86 \
+	qemu-img:qemu-utils dnsmasq:dnsmasq-base iptables:iptables mmdebstrap:mmdebstrap sfdisk:fdisk \
+	rsync:rsync ssh:openssh-client ip:iproute2 mke2fs:e2fsprogs vagrant-libvirt.gem:vagrant-libvirt \
+	qemu.driver:libvirt-daemon-driver-qemu
+vagrant-tools: ## install what the next two need, from Debian packages
+	@$(call system_packages,$(NEED_VAGRANT))
+
+vagrant-box: vagrant-tools ## build the boxes of the test machines (Debian 13 and 12) in build/vagrant, as root
+	@for suite in trixie bookworm; do
+	  vagrant/build-box $$suite build/vagrant/fsguard-$$suite.box
+	done
+
+MACHINES ?= ci
+vagrant-test: vagrant-tools ## boot a machine, test fsguard in it, reboot, print a table, destroy it (MACHINES='ci old')
+	@vagrant/test $(MACHINES)
+
 clean: ## remove the environment, caches and what was compiled
 	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find fsguard tests -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -117,6 +142,7 @@ has() {
     fuse3.pc) pkg-config --exists fuse3 ;;
     libc.h) echo '#include <stdio.h>' | cc -E - ;;
     vi) command -v vim || command -v vim.tiny ;;
+    vagrant-libvirt.gem | qemu.driver) dpkg-query -W -f '$${db:Status-Status}' "$${need#*:}" | grep -qx installed ;;
     *) command -v "$$1" || [ -x "/usr/sbin/$$1" ] || [ -x "/sbin/$$1" ] ;;
   esac >/dev/null 2>&1
 }

@@ -24,6 +24,7 @@ COMMANDS = {
     "unmount": "end a mount",
     "status": "tasks, counters and open handles of a mount; without one, all mounts",
     "run": "run a command as a task, then tell what it overwrote",
+    "ci": "a CI job: mount, run steps as tasks, report, unmount",
     "warnings": "what was told to the tasks, or waits to be told",
     "log": "who read and wrote, newest first",
     "who": "writers, readers and open handles of one file",

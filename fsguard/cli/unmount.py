@@ -13,10 +13,12 @@ from fsguard.errors import BusyError, DaemonError, NotMountedError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from fsguard.cli.holders import Holder
     from fsguard.control.registry import Mount
 
-__all__ = ["finish", "main", "strictly"]
+__all__ = ["finish", "main", "strictly", "target"]
 
 _END_WITHIN = 10.0
 """Seconds that a daemon may take to end after its mount is gone."""
@@ -43,7 +45,7 @@ def main(argv: list[str]) -> int:
         raise UsageError(f"two workspaces are named: {args.place} and {args.workspace}")
     path = args.place or args.workspace or where.here()
     try:
-        mountpoint, notes = _target(path)
+        mountpoint, notes = target(path)
     except NotMountedError:
         if args.dead:
             return _left(os.path.abspath(path), args.json)
@@ -78,9 +80,10 @@ def _left(path: str, as_json: bool) -> int:
     return 0
 
 
-def strictly(mountpoint: str) -> None:
+def strictly(mountpoint: str, *, besides: Collection[int] = ()) -> None:
     """Unmount, or BusyError with the processes that hold it open.
 
+    Those of `besides` are not named: with them alone the error has no hint.
     A process that just ended may hold it for a moment without being seen any more;
     that moment is waited for.
     """
@@ -94,6 +97,9 @@ def strictly(mountpoint: str) -> None:
             top = mountinfo.top_at(mountpoint, entries)
             inner = [entry.path for entry in mountinfo.under(mountpoint, entries)]
             held = holders.holding(top) if top else []
+            if held and not inner and all(holder.pid in besides for holder in held):
+                raise BusyError(error.message) from None
+            held = [holder for holder in held if holder.pid not in besides]
             if not (held or inner) and time.monotonic() < deadline:
                 time.sleep(0.02)
                 continue
@@ -118,7 +124,7 @@ def finish(notes: list[tuple[str, Mount]]) -> None:
                 pass  # gone, as it should be; or root's, and then root's daemon did it
 
 
-def _target(path: str) -> tuple[str, list[tuple[str, Mount]]]:
+def target(path: str) -> tuple[str, list[tuple[str, Mount]]]:
     """(mountpoint, the notes about it) for any path inside a mount or its workspace."""
     noted = registry.entries()
     entries = mountinfo.read()
