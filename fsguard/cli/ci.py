@@ -56,7 +56,7 @@ def main(argv: list[str]) -> int:
         _EXITS,
     )
     parser.usage = "fsguard ci begin|run|end|status [ARGUMENTS]"
-    parser.add_argument("action", choices=list(actions))
+    parser.add_argument("action", nargs="?", choices=list(actions))
     parser.parse(argv[:1])
     raise UsageError("what shall be done? begin, run, end or status", "see `fsguard ci --help`")
 
