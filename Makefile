@@ -24,7 +24,8 @@ ARGS ?=
 NEED_BUILD := fusermount3:fuse3 cc:gcc pkg-config:pkg-config fuse3.pc:libfuse3-dev \
 	libc.h:libc6-dev Python.h:python3-dev ensurepip:python3-venv
 # In CI nothing may be left out; elsewhere a test that lacks one of these says so and is skipped.
-NEED_CI := $(if $(CI),npm:npm shellcheck:shellcheck systemd-analyze:systemd vagrant:vagrant bwrap:bubblewrap)
+NEED_CI := $(if $(CI),npm:npm shellcheck:shellcheck systemd-analyze:systemd vagrant:vagrant bwrap:bubblewrap zsh:zsh \
+	fish:fish groff:groff-base)
 NEED_TEST := $(NEED_BUILD) git:git sqlite3:sqlite3 rsync:rsync patch:patch setfacl:acl setfattr:attr ps:procps \
 	setcap:libcap2-bin vi:vim-tiny tar:tar findmnt:util-linux $(NEED_CI)
 

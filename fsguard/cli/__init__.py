@@ -45,6 +45,8 @@ COMMANDS = {
     "hook": "answer an agent tool's event; the hooks call it",
     "mcp": "serve agents without hooks over the Model Context Protocol",
     "doctor": "what this machine has and lacks",
+    "completion": "what makes a shell complete fsguard's commands and flags",
+    "man": "the manual page",
 }
 
 _USAGE = """usage: fsguard COMMAND [ARGUMENTS]

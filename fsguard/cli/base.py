@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, NoReturn
 
-__all__ = ["EXITS", "Parser", "task_id"]
+__all__ = ["EXITS", "Collected", "Parser", "parser_of", "task_id"]
 
 EXITS = {
     0: "done",
@@ -24,6 +24,14 @@ EXITS = {
 }
 
 
+class Collected(Exception):
+    """Instead of parsing: the parser, complete."""
+
+    def __init__(self, parser: Parser) -> None:
+        super().__init__(parser.prog)
+        self.parser = parser
+
+
 class Parser(argparse.ArgumentParser):
     """argparse with examples and exit codes in the help, and errors as UsageError.
 
@@ -31,12 +39,16 @@ class Parser(argparse.ArgumentParser):
     meaning of their own.
     """
 
+    collecting = False
+    """While it is set, parsing raises `Collected`."""
+
     def __init__(
         self, name: str, description: str, examples: Sequence[str], exits: Sequence[int | tuple[int, str]]
     ) -> None:
-        meanings = dict((code, EXITS[code]) if isinstance(code, int) else code for code in exits)
+        self.examples = list(examples)
+        self.exits = dict((code, EXITS[code]) if isinstance(code, int) else code for code in exits)
         lines = ["examples:", *(f"  {example}" for example in examples), "", "exit codes:"]
-        lines += [f"  {code:<4}{meaning}" for code, meaning in meanings.items()]
+        lines += [f"  {code:<4}{meaning}" for code, meaning in self.exits.items()]
         super().__init__(
             prog=f"fsguard {name}",
             description=description,
@@ -44,6 +56,11 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+
+    def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
+        if Parser.collecting:
+            raise Collected(self)
+        return super().parse_known_args(*args, **kwargs)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, f"see `{self.prog} --help`")
@@ -80,6 +97,19 @@ class Parser(argparse.ArgumentParser):
         self.add_argument(
             "--json", action="store_true", help="for programs; names that are not UTF-8 as \\udcXX"
         )
+
+
+def parser_of(command: str) -> Parser:
+    """The parser of a command: each makes its own when it runs, so it is run up to there."""
+    module = __import__(f"fsguard.cli.{command}", fromlist=["main"])
+    Parser.collecting = True
+    try:
+        module.main(["--help"])
+    except Collected as found:
+        return found.parser
+    finally:
+        Parser.collecting = False
+    raise AssertionError(f"fsguard {command} has no parser")
 
 
 def task_id(text: str) -> str:
