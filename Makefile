@@ -84,7 +84,7 @@ ci: ## what the continuous integration runs, from installing to the last leak ch
 lock: ## write the lock files anew (needs uv), after the dependencies in pyproject.toml changed
 	@pin() { uv pip compile --quiet --no-header --no-config --python-platform linux --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --no-emit-find-links "$$@" pyproject.toml >/dev/null; }
-	pin --output-file requirements.lock
+	pin --extra top --output-file requirements.lock
 	pin --extra dev --constraint requirements.lock --output-file tests/requirements.lock
 
 # PREFIX=/usr/local, DESTDIR= and the rest are described in mount/install.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from itertools import count, islice
 
@@ -21,11 +21,14 @@ class Outbox:
 
     One command that overwrites many files gives one warning that grows: same
     task, command that brings it about, kind and sibling, no more than `GROUP_SECONDS` apart.
+    `total` are those that hold; `raised` and `withdrawn` count by kind and never go down.
     """
 
     def __init__(self, limit: int = 10_000) -> None:
         self.limit = limit
         self.total = 0
+        self.raised: Counter[str] = Counter()
+        self.withdrawn: Counter[str] = Counter()
         self.listeners: set[Callable[[Warning], None]] = set()
         self._ids = count(1)
         self._all: OrderedDict[int, Warning] = OrderedDict()
@@ -94,6 +97,7 @@ class Outbox:
         self._rebuild[warning.id] = message
         self._all[warning.id] = warning
         self.total += 1
+        self.raised[kind] += 1
         if len(self._all) > self.limit:
             dropped, _ = self._all.popitem(last=False)
             self._rebuild.pop(dropped, None)
@@ -123,6 +127,7 @@ class Outbox:
         if warning.count == 1:
             warning.withdrawn = True
             self.total -= 1
+            self.withdrawn[warning.kind] += 1
             return
         if len(warning.paths) > 1:  # the last one listed stays, to stand for those that are not
             warning.paths.pop(path, None)

@@ -141,6 +141,8 @@ class Waiting:
         self._waits: dict[Ticket[FileView], _Wait] = {}
         self._by_request: dict[int, _Wait] = {}
         self._behind: dict[FileView, dict[_Wait, None]] = {}
+        self.waits = 0
+        self.waited = 0.0  # seconds, by all that waited for a turn together
         self._signalled = 0
         self._again: dict[int, float] = {}
 
@@ -224,6 +226,8 @@ class Waiting:
             raise
         finally:
             del self._waits[ticket]
+            self.waits += 1
+            self.waited += self.now() - began
         if outcome == "granted":
             session.part.turn = self.turns.turn(file)
             session.part.wrote_at(self.now(), actor, append, self.turns.lapse)

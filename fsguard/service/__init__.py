@@ -10,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import trio
+
 from fsguard.attribution.resolver import Resolver
 from fsguard.control.server import Handler, Peer
+from fsguard.core.model import Kind
 from fsguard.dispatch import Dispatch
 from fsguard.keeping import StoreKeeper
 from fsguard.service.account import Account
@@ -59,6 +62,7 @@ class Service:
         """Every method of the control protocol; DESIGN.md says what each takes."""
         return {
             "status": self.status,
+            "metrics": self.metrics,
             "records": self.account.records,
             "run.begin": self.runs.run_begin,
             "run.end": self.runs.run_end,
@@ -90,6 +94,23 @@ class Service:
             "versions.merge": self._versions.merge,
             "versions.undo_plan": self._versions.undo_plan,
             "versions.diffable": self._versions.diffable,
+        }
+
+    async def metrics(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
+        """`status`, and what is counted since the mount began."""
+        outbox, waiting = self._dispatch.guard.outbox, self._dispatch.waiting
+        store = await self._versions.store_or_none()
+        kept = None
+        if store is not None:
+            number = await trio.to_thread.run_sync(store.catalogue.count)
+            kept = {"versions": number, "bytes": store.stored_bytes}
+        return {
+            **await self.status(peer, params),
+            "raised": {str(kind): outbox.raised[kind] for kind in Kind},
+            "withdrawn": {str(kind): outbox.withdrawn[kind] for kind in Kind},
+            "turns": {"waits": waiting.waits, "seconds": round(waiting.waited, 6)},
+            "log_lines": len(self._dispatch.guard.history),
+            "kept": kept,
         }
 
     async def status(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:

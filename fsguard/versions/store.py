@@ -134,6 +134,11 @@ class Store:
     def catalogue(self) -> Catalogue:
         return self._background.catalogue
 
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of all kept content, about; each file counted in blocks."""
+        return self._background.taker.stored
+
     # ---- keeping ----
 
     def keep(self, source: Source, facts: Facts, *, may_link: bool) -> Kept:
