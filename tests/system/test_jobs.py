@@ -2,12 +2,13 @@
 
 import json
 import os
+import shutil
 
 import pytest
 
 from tests.system.conftest import WS, call, job
 
-ARTEFACTS = "/srv/ws.artefacts"
+ARTEFACTS = "/srv/artefacts"
 
 
 def told(task):
@@ -46,17 +47,37 @@ def test_the_machine_has_control_groups_of_version_2_alone(fact):
     fact(call("systemctl", "--version").out.splitlines()[0])
 
 
-def test_the_report_is_the_jobs_artefact(tree, fact):
-    os.makedirs(ARTEFACTS, exist_ok=True)
+JOB_SCRIPT = """
+fsguard ci begin --job "$JOB"
+fsguard ci run --task format -- python3 -c '
+import time, pathlib
+text = {p: p.read_text() for p in sorted(pathlib.Path("src").glob("*.py"))}
+pathlib.Path("/srv/artefacts/read").touch()
+while not pathlib.Path("/srv/artefacts/edited").exists(): time.sleep(0.1)
+for p, t in text.items(): p.write_text(t.replace("two", "2"))
+' &
+fsguard ci run --task edit -- sh -c '
+while [ ! -e /srv/artefacts/read ]; do sleep 0.1; done
+echo three >>src/a.py; touch /srv/artefacts/edited' &
+fsguard ci run --task test -- python3 -m compileall -q /dev/null &
+wait
+fsguard ci end --report /srv/artefacts/report.json --report /srv/artefacts/report.html --fail-on conflict
+"""
+
+
+def test_a_job_of_three_parallel_steps_and_its_report_as_artefact(tree, fact):
+    """One step formats the tree from what it had read, while another edits it."""
+    shutil.rmtree(ARTEFACTS, ignore_errors=True)
+    os.mkdir(ARTEFACTS)
     os.chmod(ARTEFACTS, 0o777)
-    if call("fsguard", "report", "--help").code != 0:
-        pytest.skip("fsguard report is not there yet")
-    job("one", "fsguard run --task one -- cat src/a.py").ok()
-    job("two", "fsguard run --task two -- sh -c 'echo 2 >>src/a.py'").ok()
-    job("one", "fsguard run --task one -- sh -c 'echo 1 >src/a.py'")
-    job("report", f"fsguard report --format json >{ARTEFACTS}/report.json").ok()
+    ended = job("build", JOB_SCRIPT)
+    assert ended.code == 1, f"--fail-on conflict did not fail the job: {ended.out}{ended.err}"
     with open(f"{ARTEFACTS}/report.json", encoding="ascii") as file:
-        text = file.read()
-    json.loads(text)
-    assert '"one"' in text and '"two"' in text
-    fact(f"{len(text)} bytes")
+        told = [w for w in json.load(file)["warnings"] if w["severity"] == "conflict"]
+    assert [(w["task"], w["sibling"], w["path"]) for w in told] == [
+        ("build/format", "build/edit", "src/a.py")
+    ]
+    with open(f"{ARTEFACTS}/report.html", encoding="utf-8") as file:
+        page = file.read()
+    assert "build/format" in page and "build/edit" in page
+    fact(f"report.html: {len(page)} bytes")
