@@ -24,7 +24,7 @@ def main(argv: list[str]) -> int:
         "the command that brings it back. Restoring it or `fsguard resolve` resolves a conflict.",
         [
             "fsguard conflicts",
-            "fsguard conflicts --task A --json | jq -r .path",
+            "fsguard conflicts --task A --json project | jq -r .path",
             "fsguard resolve src/app.py",
         ],
         [(0, "done, also when there are none"), 2, 3, 6, 7],
@@ -32,12 +32,12 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--task", metavar="ID", type=task_id, help="only those of this task")
     parser.add_argument("--all", action="store_true", help="the resolved ones too")
     parser.add_argument("--limit", metavar="N", type=int, default=100, help="at most so many (default 100)")
-    parser.workspace_flag()
+    parser.workspace_argument()
     parser.json_flag()
     args = parser.parse(argv)
     if args.limit < 1:
         raise UsageError("--limit is at least 1")
-    mount = where.locate(args.workspace)
+    mount = where.locate(args.place, args.workspace)
     with Client(mount) as client:
         rows = client.call("versions.conflicts", task=args.task, all=args.all, limit=args.limit)
     for row in rows:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
+
 from fsguard.cli import terminal, where
 from fsguard.cli.base import Parser, task_id
 from fsguard.cli.status import tasks_table
@@ -21,17 +23,25 @@ def main(argv: list[str]) -> int:
         "task",
         "The tasks of a workspace. `end` says that a task is over: its parent is told which files that the\n"
         "parent had read it changed, and what others say about it from now on says that it has ended.",
-        ["fsguard task list", "fsguard task show A", "fsguard task end A.1"],
+        ["fsguard task list", "fsguard task list project", "fsguard task show A", "fsguard task end A.1"],
         [0, (2, "no such task, or a wrong flag"), 3, 6, 7],
     )
     parser.add_argument("what", choices=["list", "show", "end"])
-    parser.add_argument("task", metavar="ID", nargs="?", type=task_id, help="for show and end")
-    parser.workspace_flag()
+    parser.add_argument("task", metavar="ID", nargs="?", help="for show and end")
+    parser.workspace_argument()
     parser.json_flag()
     args = parser.parse(argv)
-    if (args.task is None) != (args.what == "list"):
-        raise UsageError("`task list` takes no task" if args.task else f"`task {args.what}` needs a task ID")
-    mount = where.locate(args.workspace)
+    if args.what == "list":
+        if args.place is not None:
+            raise UsageError(
+                "`task list` takes no task, only a workspace", "`fsguard task show ID` shows one"
+            )
+        args.place, args.task = args.task, None
+    elif args.task is None:
+        raise UsageError(f"`task {args.what}` needs a task ID")
+    else:
+        args.task = _task(args.task)
+    mount = where.locate(args.place, args.workspace)
     with Client(mount) as client:
         if args.what == "end":
             _ended(client.call("task.end", task=args.task), args.json)
@@ -46,6 +56,13 @@ def main(argv: list[str]) -> int:
     else:
         print(tasks_table(tasks) if tasks else "no tasks yet")
     return 0
+
+
+def _task(text: str) -> str:
+    try:
+        return task_id(text)
+    except ArgumentTypeError as error:
+        raise UsageError(str(error), "see `fsguard task --help`") from None
 
 
 def _ended(answer: dict[str, Any], as_json: bool) -> None:

@@ -19,16 +19,16 @@ class Questions:
     ignored: Patterns
     tell: Teller
 
-    def check(self, task: Task, path: bytes) -> tuple[Finding, str] | None:
+    def check(self, task: Task, path: bytes, now: float | None = None) -> tuple[Finding, str] | None:
         """Would a write by `task` now be a conflict? The finding and its sentence."""
         state = self.ledger.find(path)
         if state is None or self.ignored(path):
             return None
         actor = Actor(task, Process(0), Command("check", "a write"))
         finding = judge(state, actor, Act.CREATE if state.absent else Act.TRUNCATE)
-        if finding is None or finding.kind.severity == NOTE:
+        if finding is None or self.tell.severity(finding, path) == NOTE:
             return None
-        return finding, wording.sentence(finding, path, "", False)
+        return finding, wording.sentence(finding, path, "", False, now=now)
 
     def stale_reads(self, task: Task, by: Task | None = None) -> list[bytes]:
         """Paths that `task` has read and others (or only `by` and below) changed since."""

@@ -47,6 +47,11 @@ class Teller:
         self._policies = policies
         self._ignored = ignored
 
+    def severity(self, finding: Finding, path: bytes) -> str:
+        """What the repository's own ignore files name gives notes at most."""
+        severity = finding.kind.severity
+        return NOTE if severity == CONFLICT and self._probe.git_ignored(path) else severity
+
     def found(
         self,
         state: PathState,
@@ -59,9 +64,7 @@ class Teller:
         """What a rule found, to the task that is about to do it."""
         task = actor.task
         assert task is not None
-        severity = finding.kind.severity
-        if severity == CONFLICT and self._probe.git_ignored(state.path):
-            severity = NOTE
+        severity = self.severity(finding, state.path)
         refused = severity == CONFLICT and self._policies.of(state.path, task.id) == "block"
         newest = finding.writes[0] if finding.writes else None
         path, text = state.path, actor.command.text
@@ -77,7 +80,7 @@ class Teller:
             read_time=finding.read_time,
             path=path,
             now=now,
-            message=lambda more: wording.sentence(finding, path, text, refused, more, waited, link),
+            message=lambda more: wording.sentence(finding, path, text, refused, more, waited, link, now),
             refused=refused,
         )
 
@@ -183,7 +186,7 @@ class Teller:
             actor.command,
             Write(lease.task, Process(0), holder, Act.WRITE, since, 0, 0),
             path,
-            lambda more: wording.leased(path, text, lease, since, until, waited, more),
+            lambda more: wording.leased(path, text, lease, since, until, waited, now, more),
             now,
             refused=True,
         )

@@ -28,9 +28,14 @@ def rfc3339(t: float) -> str:
     return datetime.fromtimestamp(t).astimezone().isoformat(timespec="microseconds")
 
 
-def clock(t: float) -> str:
-    """Time of day for a sentence; agents and people compare it with their own logs."""
-    return datetime.fromtimestamp(t).strftime("%H:%M:%S")
+def clock(t: float, now: float | None = None) -> str:
+    """Time of day for a sentence; agents and people compare it with their own logs.
+
+    With the date, unless it is the day of `now`: a mount may live for weeks.
+    """
+    then = datetime.fromtimestamp(t)
+    today = now is None or then.date() == datetime.fromtimestamp(now).date()
+    return then.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M:%S")
 
 
 def quote(text: str, limit: int = MAX_QUOTED) -> str:
@@ -87,7 +92,7 @@ def _ansi_c(ch: str) -> str:
     return f"\\x{code:02x}" if code < 0x80 else f"\\U{code:08x}"
 
 
-def _who(write: Write) -> str:
+def _who(write: Write, now: float | None) -> str:
     if write.task is None:
         return f"{quote(write.process.name or 'a process', 40)} (pid {write.process.pid or '?'}, no task)"
     task = write.task
@@ -95,7 +100,7 @@ def _who(write: Write) -> str:
     if task.intent:
         about.append(f"working on {quote(task.intent, 100)}")
     if task.ended is not None:
-        about.append(f"ended at {clock(task.ended)}")
+        about.append(f"ended at {clock(task.ended, now)}")
     return f"task {quote(task.id, 80)}" + (f" ({', '.join(about)})" if about else "")
 
 
@@ -118,15 +123,15 @@ _DID = {
 }
 
 
-def _did(write: Write, what: str) -> str:
-    return f"{_who(write)} {what} at {clock(write.time)} with {quote(write.command.text)}"
+def _did(write: Write, what: str, now: float | None) -> str:
+    return f"{_who(write, now)} {what} at {clock(write.time, now)} with {quote(write.command.text)}"
 
 
-def _changes(path: str, writes: Sequence[Write]) -> str:
+def _changes(path: str, writes: Sequence[Write], now: float | None) -> str:
     authors = _authors(writes)
-    text = _did(authors[0], f"{_DID[authors[0].act]} {path}")
+    text = _did(authors[0], f"{_DID[authors[0].act]} {path}", now)
     if len(authors) > 1:
-        text += ", and so did " + " and ".join(_who(w) for w in authors[1:4])
+        text += ", and so did " + " and ".join(_who(w, now) for w in authors[1:4])
         if len(authors) > 4:
             text += f" and {len(authors) - 4} more"
     return text
@@ -147,10 +152,10 @@ _ACT = {
 }
 
 
-def _read(finding: Finding, path: str) -> str:
+def _read(finding: Finding, path: str, now: float | None) -> str:
     if finding.read_time is None:
         return f"you never read {path}"
-    return f"you last saw it at {clock(finding.read_time)}"
+    return f"you last saw it at {clock(finding.read_time, now)}"
 
 
 def _capital(text: str) -> str:
@@ -165,8 +170,9 @@ def sentence(
     more: int = 0,
     waited: float | None = None,
     link: bool = False,
+    now: float | None = None,
 ) -> str:
-    """The warning for `finding`; `more` counts further paths.
+    """The warning for `finding`; `more` counts further paths. `now`: when it is said.
 
     `text` is the warned task's own; empty: it is only asked what would be.
 
@@ -175,19 +181,19 @@ def sentence(
     """
     p = show_path(path)
     mine = quote(text) if text else "a write now"
-    does, read = _ACT[finding.act], _read(finding, p)
+    does, read = _ACT[finding.act], _read(finding, p, now)
     if finding.kind is Kind.PARTIAL_VIEW:
         return f"{mine} {does} {p} as a whole; {read}, and only a part of it.{_also(more)}"
     if finding.kind is Kind.CONCURRENT_WRITE:
-        return _collision(finding, path, mine, refused, waited) + _also(more)
-    first = _changes(p, finding.writes)
+        return _collision(finding, path, mine, refused, waited, now) + _also(more)
+    first = _changes(p, finding.writes, now)
     if finding.kind is Kind.STALE_VIEW:
         return (
             f"{first}; {read}. {mine} worked on the newer version, but what you remember of {p} is"
             f" old: read it again before you edit it.{_also(more)}"
         )
     if finding.kind is Kind.LOST_UPDATE:
-        when = clock(finding.read_time) if finding.read_time is not None else "an earlier time"
+        when = clock(finding.read_time, now) if finding.read_time is not None else "an earlier time"
         what = f"{mine} read {p} at {when} and {does} it from that old copy"
     elif finding.kind is Kind.RESURRECTED:
         what = f"{_capital(read)}; {mine} {does} it"
@@ -201,16 +207,19 @@ def sentence(
     return f"{first}. {what}. {look} and put back what is missing; see {see}.{_also(more)}"
 
 
-def _writing(write: Write, path: str) -> str:
+def _writing(write: Write, path: str, now: float | None) -> str:
     """Who holds the turn; of a turn that is over (`version` tells it apart), what was written in it."""
     if write.version:
-        return _did(write, f"{_DID[write.act]} {path}")
-    return f"{_who(write)} is writing {path} (since {clock(write.time)}, with {quote(write.command.text)})"
+        return _did(write, f"{_DID[write.act]} {path}", now)
+    since = f"since {clock(write.time, now)}, with {quote(write.command.text)}"
+    return f"{_who(write, now)} is writing {path} ({since})"
 
 
-def _collision(finding: Finding, path: bytes, mine: str, refused: bool, waited: float | None) -> str:
+def _collision(
+    finding: Finding, path: bytes, mine: str, refused: bool, waited: float | None, now: float | None
+) -> str:
     p = show_path(path)
-    first = _writing(finding.writes[0], p)
+    first = _writing(finding.writes[0], p, now)
     does = _ACT[finding.act]
     if waited is not None:
         text = f"{first}; {mine} waited {waited:g} s for its turn in vain"
@@ -230,7 +239,7 @@ def collided(path: bytes, act: Write, mine: Write, more: int = 0) -> str:
     """To the one who was writing: somebody else did something to the same file meanwhile."""
     p = show_path(path)
     return (
-        f"{_did(act, f'{_DID[act.act]} {p}')} while your {quote(mine.command.text)} was writing it."
+        f"{_did(act, f'{_DID[act.act]} {p}', act.time)} while your {quote(mine.command.text)} was writing it."
         f" The two may be mixed or one of them lost: read {p} again; see {command('who', path)}.{_also(more)}"
     )
 
@@ -238,21 +247,21 @@ def collided(path: bytes, act: Write, mine: Write, more: int = 0) -> str:
 def waited(path: bytes, text: str, holder: Write, seconds: float, more: int = 0) -> str:
     """A note: how long a write waited, and for whom."""
     p = show_path(path)
-    return f"{quote(text)} waited {seconds:.1f} s until {_who(holder)} had written {p}.{_also(more)}"
+    return f"{quote(text)} waited {seconds:.1f} s until {_who(holder, None)} had written {p}.{_also(more)}"
 
 
 def leased(
-    path: bytes, text: str, lease: Lease, since: float, until: float, waited: float, more: int = 0
+    path: bytes, text: str, lease: Lease, since: float, until: float, waited: float, now: float, more: int = 0
 ) -> str:
     """A refusal: who holds the lease, why, since when, until when, and what can be done."""
     p = show_path(path)
     why = f" ({quote(lease.reason)})" if lease.reason else ""
     wait = f" waited {waited:.1f} s and" if waited >= 0.1 else ""
     return (
-        f"Task {quote(lease.task.id, 80)} has a lease on {p}{why} since {clock(since)}, until {clock(until)}"
-        f" unless it goes on writing; {quote(text)}{wait} was refused, nothing was changed. Try again"
-        f" later, or ask for it: {command('lease request', path)}; `fsguard lease release {lease.id} --force`"
-        f" takes it.{_also(more)}"
+        f"Task {quote(lease.task.id, 80)} has a lease on {p}{why} since {clock(since, now)}, until"
+        f" {clock(until, now)} unless it goes on writing; {quote(text)}{wait} was refused, nothing was"
+        f" changed. Try again later, or ask for it: {command('lease request', path)};"
+        f" `fsguard lease release {lease.id} --force` takes it.{_also(more)}"
     )
 
 
@@ -277,12 +286,12 @@ def reverted(path: bytes, act: Write, victim: Write, deleted: bool, more: int = 
     """To the victim: what it wrote was put back to an earlier content, or deleted."""
     p = show_path(path)
     if deleted:
-        what = _did(act, f"{'moved away' if act.act is Act.MOVE_AWAY else 'deleted'} {p}")
+        what = _did(act, f"{'moved away' if act.act is Act.MOVE_AWAY else 'deleted'} {p}", act.time)
     else:
-        what = _did(act, f"put {p} back to an earlier content")
+        what = _did(act, f"put {p} back to an earlier content", act.time)
     return (
-        f"{what}. What you wrote there at {clock(victim.time)} is gone. Look at {p} before you build on it;"
-        f" see {command('who', path)}.{_also(more)}"
+        f"{what}. What you wrote there at {clock(victim.time, act.time)} is gone. Look at {p} before you"
+        f" build on it; see {command('who', path)}.{_also(more)}"
     )
 
 

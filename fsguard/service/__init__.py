@@ -59,7 +59,7 @@ class Service:
         self.account = Account(dispatch, resolver, status, self._tasks, self._versions, root)
 
     def handlers(self) -> dict[str, Handler]:
-        """Every method of the control protocol; DESIGN.md says what each takes."""
+        """Every method of the control protocol; the docstring of each says what it takes."""
         return {
             "status": self.status,
             "metrics": self.metrics,
@@ -114,6 +114,7 @@ class Service:
         }
 
     async def status(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
+        """Everything about the mount at once. Takes nothing."""
         guard = self._dispatch.guard
         return {
             **self._status(),

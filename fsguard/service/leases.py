@@ -49,6 +49,7 @@ class LeaseRequests(Part):
         return [self._json(lease) for lease in self._leases.all(self._now())]
 
     async def list(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
+        """All leases, and who waits for one. Takes nothing."""
         waiting = [
             {
                 "task": t.task.id,

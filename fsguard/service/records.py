@@ -21,6 +21,7 @@ CLAIM_SECONDS = 10.0
 
 class Records(Part):
     async def log(self, peer: Peer, params: dict[str, Any]) -> list[dict[str, Any]]:
+        """What was done, newest first, at most `limit`; of `path` only, by `task` only."""
         path = p.optional_text(params, "path")
         entries = self._guard.history.newest(
             path_of(path) if path is not None else None,
@@ -30,6 +31,7 @@ class Records(Part):
         return [entry_json(e) for e in entries]
 
     async def who(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
+        """Writers, readers and open handles of `path`."""
         path = path_of(p.text(params, "path"))
         state = self._guard.ledger.find(path)
         writers = [] if state is None else list(reversed(state.writers))
@@ -75,12 +77,13 @@ class Records(Part):
         }
 
     async def check(self, peer: Peer, params: dict[str, Any]) -> list[dict[str, Any]]:
+        """Would a write by `task` to each of `paths` now be stale?"""
         asked = task_id(p.text(params, "task"))
         # A question makes no task: one that was never seen is judged as one that never read.
         task = self._guard.tasks.find(asked) or Task(asked)
         result = []
         for name in p.texts(params, "paths"):
-            found = self._guard.check(task, path_of(name))
+            found = self._guard.check(task, path_of(name), time.time())
             newest = found[0].writes[0] if found is not None and found[0].writes else None
             result.append(
                 {
@@ -97,6 +100,7 @@ class Records(Part):
         return result
 
     async def note(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
+        """`task` did `what` ("read" or "write") to `path`; a read may be `partial`."""
         what, path = p.text(params, "what"), path_of(p.text(params, "path"))
         if what not in ("read", "write"):
             raise UsageError(f"one notes a read or a write, not {what!r}")

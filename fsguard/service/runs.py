@@ -32,6 +32,11 @@ class Runs(Part):
         self._began: dict[str, Peer] = {}
 
     async def run_begin(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
+        """Process `pid`, a child of the caller, is the command `argv` of `task`, in control group `cgroup`.
+
+        `token` names the run; `parent`, `name` and `intent` are the task's; with `footprint` it is recorded
+        what the command does.
+        """
         token, name = p.text(params, "token"), task_id(p.text(params, "task"))
         pid = p.number(params, "pid", low=1)
         argv = p.texts(params, "argv")
@@ -77,6 +82,7 @@ class Runs(Part):
         return {"task": task.id, "parent": task.parent.id if task.parent is not None else None}
 
     async def run_end(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
+        """The command of run `token` has ended: its warnings, which count as delivered, and its footprint."""
         token = p.text(params, "token")
         run = self._resolver.runs.get(token)
         began = self._began.pop(token, None)

@@ -50,25 +50,30 @@ class Tasks(Part):
         }
 
     async def task_list(self, peer: Peer, params: dict[str, Any]) -> list[dict[str, Any]]:
+        """Every task. Takes nothing."""
         return self.all()
 
     async def task_show(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
+        """One `task`, with the paths that it read and others changed since."""
         task = self._known(p.text(params, "task"))
         stale = [show(x) for x in self._guard.stale_reads(task)]
         return {**self._one(task), "stale_reads": stale}
 
     async def task_end(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
+        """`task` is over; what its parent is told of it."""
         task = self._known(p.text(params, "task"))
         self._may_speak_for(peer, task)
         told = self._guard.task_ended(task, time.time())
         return {"task": task.id, "told": [warning_json(told)] if told is not None else []}
 
     async def policy_get(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
+        """The policies in force. Takes nothing."""
         policies = self._guard.policies
         paths = [{"pattern": k, "policy": v} for k, v in policies.paths.items()]
         return {"default": policies.default, "paths": paths, "tasks": dict(policies.tasks)}
 
     async def policy_set(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
+        """Set `policy` for all, for the pattern `path`, or for `task`; from outside of any task."""
         policy = p.text(params, "policy")
         if policy not in POLICIES:
             raise UsageError(f"a policy is one of {', '.join(POLICIES)}, not {policy!r}")

@@ -16,6 +16,7 @@ __all__ = ["Tools"]
 
 class Tools(Part):
     async def task_start(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
+        """Make `task` known, below `parent`, with its role `name` and its `intent`; it has not ended."""
         task = self._begin(peer, params)
         return {"task": task.id, "parent": task.parent.id if task.parent is not None else None}
 
@@ -63,7 +64,7 @@ class Tools(Part):
         self._resolver.announced.begin(call, task, process, command, path, what == "write", now)
         if what == "read":
             return {"stale": False, "refused": False, "message": None}
-        found = self._guard.check(task, path)
+        found = self._guard.check(task, path, now)
         refused = found is not None and self._guard.policies.of(path, task.id) == "block"
         return {
             "stale": found is not None,
@@ -72,6 +73,7 @@ class Tools(Part):
         }
 
     async def tool_end(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
+        """The call `tool_use_id` is over; what its task is to be told, which counts as delivered."""
         name = p.text(params, "tool_use_id")[:200]
         call = self._resolver.announced.get(name)
         if call is None:

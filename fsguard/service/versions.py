@@ -84,12 +84,14 @@ class Versions(Part):
         }
 
     async def listing(self, peer: Peer, params: dict[str, Any]) -> list[dict[str, Any]]:
+        """What is kept of `path`, newest first, at most `limit`."""
         path = path_of(p.text(params, "path"))
         store = await self._store()
         found = store.catalogue.versions(path, p.number(params, "limit", 100, low=1, high=100_000))
         return [self.row(v) for v in found]
 
     async def find(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
+        """The row of `path` at `version`."""
         path = path_of(p.text(params, "path"))
         number = p.number(params, "version")
         store = await self._store()
@@ -101,6 +103,7 @@ class Versions(Part):
         return self.row(found)
 
     async def read(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
+        """A piece of the bytes of row `id`, from `offset`, in base64."""
         number, offset = p.number(params, "id"), p.number(params, "offset", 0)
         store = await self._store()
         version = self._get(store, number)
@@ -142,6 +145,7 @@ class Versions(Part):
         return self.row(self._get(await self._store(), kept.id))
 
     async def conflicts(self, peer: Peer, params: dict[str, Any]) -> list[dict[str, Any]]:
+        """Work that was destroyed unseen: of `task` only, the resolved too with `all`, at most `limit`."""
         self._guard.settle(time.time(), self._resolver.gone)
         store = await self._store()
         found = store.catalogue.conflicts(
@@ -152,6 +156,7 @@ class Versions(Part):
         return [self.row(v) for v in found]
 
     async def resolved(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
+        """The conflicts of the rows `ids` are over."""
         ids = params.get("ids")
         if not isinstance(ids, list) or not all(type(i) is int for i in ids):
             raise UsageError("`ids` must be a list of numbers")
@@ -225,5 +230,6 @@ class Versions(Part):
         return plan
 
     async def diffable(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
+        """Does `path` look like a secret?"""
         path = path_of(p.text(params, "path"))
         return {"secret": self.secret(path)}

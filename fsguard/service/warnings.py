@@ -18,6 +18,10 @@ __all__ = ["Warnings"]
 
 class Warnings(Part):
     async def warnings(self, peer: Peer, params: dict[str, Any]) -> list[dict[str, Any]]:
+        """What waits to be told, to `task` or to anybody; with `all`, everything on record.
+
+        `ack` marks it as delivered.
+        """
         name = p.optional_text(params, "task")
         outbox = self._guard.outbox
         self._guard.settle(time.time(), self._resolver.gone)
@@ -31,6 +35,7 @@ class Warnings(Part):
         return [warning_json(w) for w in found]
 
     async def follow(self, peer: Peer, params: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        """What waits, then each warning as it is raised; to `task` only, acknowledged with `ack`."""
         name = p.optional_text(params, "task")
         ack = p.flag(params, "ack")
         if ack:

@@ -1,10 +1,13 @@
 """Sentences: what others chose can't drive a terminal, nor the shell an agent pastes a command into."""
 
 import subprocess
+from datetime import datetime
 
 import pytest
 
-from fsguard.core.wording import command
+from fsguard.core.model import Act, Command, Kind, Process, Task, Write
+from fsguard.core.rules import Finding
+from fsguard.core.wording import clock, command, sentence
 
 NAMES = [
     b"plain/x.py",
@@ -33,3 +36,20 @@ def test_a_command_in_a_sentence_is_one_word_whatever_the_name(name):
         check=True,
     ).stdout
     assert got == (b"./" if name.startswith(b"-") else b"") + name + b"@7\0"
+
+
+def test_what_was_not_today_comes_with_its_date():
+    now = datetime(2026, 1, 31, 14, 3, 22).timestamp()
+    days = 86_400.0
+    assert clock(now - 10, now) == "14:03:12" == clock(now - 10)
+    assert clock(now - 3 * days, now) == "2026-01-28 14:03:22"
+    sibling = Task("B", ended=now - 2 * days)
+    write = Write(sibling, Process(1), Command("c", "sed", sibling), Act.REPLACE, now - 3 * days, 7, 7)
+    finding = Finding(Kind.STALE_WRITE, Act.TRUNCATE, (write,), now - 4 * days)
+    text = sentence(finding, b"f", "cp g f", False, now=now)
+    for words in (
+        "ended at 2026-01-29 14:03:22",
+        "f at 2026-01-28 14:03:22",
+        "saw it at 2026-01-27 14:03:22",
+    ):
+        assert words in text

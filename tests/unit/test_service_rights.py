@@ -106,3 +106,8 @@ def test_a_process_stays_itself_when_many_others_came(w, monkeypatch):
         for child in children:
             child.kill()
             child.wait()
+
+
+def test_every_method_says_what_it_takes(service: Service) -> None:
+    silent = [method for method, handler in service.handlers().items() if not handler.__doc__]
+    assert silent == []
