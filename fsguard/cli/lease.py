@@ -21,8 +21,8 @@ def main(argv: list[str]) -> int:
     parser = Parser(
         "lease",
         "While a lease lives, other tasks' opens for writing of matching paths wait and are then refused\n"
-        "(EBUSY), and so are rename and unlink, at once. Parent and child tasks share it. It ends by\n"
-        "release, with its task, or after --ttl seconds without a write by its holder.\n"
+        "(EBUSY); rename, unlink and making a file are refused at once. Parent and child tasks share it.\n"
+        "It ends by release, with its task, or after --ttl seconds without a write by its holder.\n"
         "Patterns are those of .gitignore; quote them from the shell.",
         [
             "fsguard lease acquire 'src/api/' --task A --reason 'renaming the API'",

@@ -118,7 +118,8 @@ def queue_text(queue: dict[str, Any]) -> str:
         if queue["command"]:
             holder += f", with {terminal.cut(queue['command'])}"
     waiting = queue["queue"]
-    lines = [f"{shown(queue['path'])}: written by {holder}; {len(waiting)} waiting"]
+    held = f"lease {queue['lease']} of" if queue["lease"] else "written by"
+    lines = [f"{shown(queue['path'])}: {held} {holder}; {len(waiting)} waiting"]
     for ticket in waiting[:MAX_WAITING]:
         who = f"{terminal.cut(ticket['task'])} (pid {ticket['pid']}, {terminal.cut(ticket['command'])})"
         lines.append(f"  {ticket['waiting']:6.1f} s  {who}{', next in line' if ticket['next'] else ''}")

@@ -160,7 +160,7 @@ class Dispatch:
 
         Returns whether it was one.
         """
-        self.waiting.check_lease(path, edit.actor)
+        self.waiting.behind.check(path, edit.actor)
         turn = self.waiting.foreign(file, path, edit.actor) if file is not None else None
         if turn is None:
             self.judge(edit, path, act, file)
@@ -226,7 +226,7 @@ class Dispatch:
         act = Act.TRUNCATE if change.size == 0 else Act.WRITE
         paths = file.paths()
         for path in paths:
-            self.waiting.check_lease(path, actor)
+            self.waiting.behind.check(path, actor)
         if session is None or not paths or not session.turn_of(edit, paths, act, file):
             for path in paths:
                 self.judge_change(edit, path, act, file)
@@ -254,14 +254,14 @@ class Dispatch:
         source, target = change.source, change.target
         if change.directory:
             below = self._judge_below(edit, source, Act.MOVE_AWAY)
-            self.waiting.check_leases_below(target, actor)
+            self.waiting.behind.check_below(target, actor)
             yield
             self.guard.renamed(edit, source, target, self.clock(), directory=True)
             for file in below:
                 self.waiting.moved(file)
             return
         same = change.replaced is not None and self._same(change.file, change.replaced)
-        self.waiting.check_lease(target, actor)
+        self.waiting.behind.check(target, actor)
         if change.replaced is None:
             self.judge_change(edit, target, Act.CREATE)
         elif not same or self.waiting.foreign(change.replaced, target, actor) is not None:
@@ -281,7 +281,7 @@ class Dispatch:
 
     def _judge_below(self, edit: Edit, directory: bytes, act: Act) -> list[FileView]:
         """A directory moves, with everything in it; returns those files that are being written."""
-        self.waiting.check_leases_below(directory, edit.actor)
+        self.waiting.behind.check_below(directory, edit.actor)
         if self.guard.ignored(directory + b"/x"):
             return []  # node_modules: installers rename there thousands of times
         writable = {path: file for file in self.waiting.written() for path in file.paths()}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fsguard.core.guard import Change as Edit
 from fsguard.core.model import Act, Actor, PathState, Task
-from fsguard.dispatch.waiting import Part
+from fsguard.dispatch.parts import Part
 from fsguard.observer import FileView
 
 if TYPE_CHECKING:

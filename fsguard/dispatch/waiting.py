@@ -3,7 +3,7 @@
 The only place of fsguard that waits for anybody. Which turn it is, and who
 comes next, is decided in `fsguard.core.turns`; that state machine hears of a
 file only when a second task wants to write it. Until then a turn is two times
-noted in its open file (`Part`).
+noted in its open file (`parts.Part`).
 
 Only the OPEN of a file that exists waits. A CREATE does not, though it is an
 open(2) as well: the kernel holds the directory's lock until the reply (measured
@@ -13,106 +13,32 @@ on Linux 6.18), and a holder that makes or looks up a name there would stand.
 from __future__ import annotations
 
 import errno
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import trio
-
 from fsguard.core.guard import Change as Edit
 from fsguard.core.guard import Guard
-from fsguard.core.leases import Lease, Leases, as_path
 from fsguard.core.model import Act, Actor, Task, Write
 from fsguard.core.policy import Patterns
 from fsguard.core.turns import Ticket, Turn, Turns
+from fsguard.dispatch.behind import BehindLeases, shown
+from fsguard.dispatch.parts import NEVER
 from fsguard.dispatch.ports import Processes
+from fsguard.dispatch.waits import Wait, Waits, as_queue
 from fsguard.observer import Caller, FileView
 
 if TYPE_CHECKING:
     from fsguard.dispatch.openfile import OpenFile
 
-__all__ = ["Part", "Waiting"]
+__all__ = ["Waiting"]
 
-# After its first signal a waiter's pending signals are polled: the kernel
-# sends FUSE_INTERRUPT for the first one only (measured on Linux 6.18). The
-# more there are to be asked, the more rarely each is.
-POLL_SECONDS = 0.02
-POLLED_AT_ONCE = 20
 NOTED_SECONDS = 0.01
-# Leases end by release, which wakes who waits for them, but also with their task.
-LEASE_POLL_SECONDS = 0.2
 # Within so long the kernel looks a name up again after ESTALE; it does that once.
 AGAIN_SECONDS = 2.0
 MAX_AGAIN = 10_000
 
-NEVER = float("-inf")
 IN_PLACE = frozenset({Act.WRITE, Act.APPEND})
-
-
-class Part:
-    """What one open file has to do with turns.
-
-    `began` and `wrote`: since when it takes part, and its last write (monotonic
-    seconds). `writer`: who that was. `append`: it has only appended. `made`: it
-    has made or emptied the file. `out`: it takes no turns, the programs that use
-    the file lock it for themselves; `sure`: that question is answered. `turn`: it
-    is known to the state machine.
-    """
-
-    __slots__ = ("append", "began", "made", "out", "sure", "turn", "writer", "writes", "wrote")
-
-    def __init__(self, actor: Actor, flags: int) -> None:
-        self.writer = actor
-        self.made = bool(flags & os.O_TRUNC)
-        self.append = bool(flags & os.O_APPEND) and not self.made
-        self.began = self.wrote = NEVER
-        self.out = False
-        self.sure = self.made
-        self.writes = 0
-        self.turn: Turn[FileView] | None = None
-
-    def goes_on(self, actor: Actor, append: bool, now: float, lapse: float) -> bool:
-        """The quick way: true when a write falls into a turn of its own that nobody contests."""
-        if (
-            now - self.wrote >= lapse
-            or self.turn is not None
-            or actor is not self.writer
-            or not self.sure
-            or (self.append and not append)
-        ):
-            return False
-        self.wrote = now
-        return True
-
-    def runs(self, now: float, lapse: float) -> bool:
-        """True while it has a share in the turn on its file."""
-        return now - self.wrote < lapse and self.writer.task is not None and not self.out
-
-    def wrote_at(self, now: float, actor: Actor, append: bool, lapse: float) -> None:
-        fresh = now - self.wrote >= lapse
-        if fresh:
-            self.began = now
-        self.append = append and (fresh or self.append)
-        self.wrote, self.writer = now, actor
-
-
-class _Wait:
-    """One open that waits until `end` at most; `event` is renewed after each wake-up."""
-
-    __slots__ = ("end", "event", "signalled", "tid")
-
-    def __init__(self, tid: int, end: float) -> None:
-        self.tid = tid
-        self.end = end
-        self.event = trio.Event()
-        self.signalled = False
-
-    async def pause(self, seconds: float) -> None:
-        with trio.move_on_after(seconds):
-            await self.event.wait()
-        if self.event.is_set():
-            self.event = trio.Event()
 
 
 class Waiting:
@@ -131,20 +57,21 @@ class Waiting:
     ) -> None:
         self._guard = guard
         self.turns = turns
-        self._processes = processes
         self.seconds = seconds
         self._clock = clock
         self._writable = writable
         self.now: Callable[[], float] = time.monotonic
-        self.leases = Leases(self._writing, self._lease_ended)
+        self.pending = Waits(processes)
+        self.behind = BehindLeases(guard, self.pending, self._writing, self._time, clock)
+        self.leases = self.behind.leases
         self.announced: Callable[[], Iterable[tuple[Task, bytes]]] = tuple
-        self._waits: dict[Ticket[FileView], _Wait] = {}
-        self._by_request: dict[int, _Wait] = {}
-        self._behind: dict[FileView, dict[_Wait, None]] = {}
+        self._waits: dict[Ticket[FileView], Wait] = {}
         self.waits = 0
         self.waited = 0.0  # seconds, by all that waited for a turn together
-        self._signalled = 0
         self._again: dict[int, float] = {}
+
+    def _time(self) -> float:
+        return self.now()  # tests set another clock
 
     def applies(self, paths: Iterable[bytes], actor: Actor) -> bool:
         """False where nothing is serialised: no task, ignored, policy ``off``."""
@@ -163,23 +90,16 @@ class Waiting:
         if actor.task is None or actor.disabled or not paths:
             return False
         append, began = act is Act.APPEND, self.now()
-        if self._lease_over(paths, actor) is None and not (
+        if self.behind.over(paths, actor) is None and not (
             self.applies(paths, actor) and self._contest(file, paths, actor, append, began)
         ):
             return False
-        wait = _Wait(caller.tid, began + self.seconds)
-        if caller.unique:
-            self._by_request[caller.unique] = wait
         asked = self._again.pop(caller.tid, None)
         again = asked is not None and began - asked < AGAIN_SECONDS
-        try:
-            if await self._behind_leases(wait, file, paths, actor) and not again:
+        with self.pending.one(caller, actor, began, began + self.seconds) as wait:
+            if await self.behind.go(wait, file, paths, actor) and not again:
                 self._same_names(file, paths, caller)
             return await self._in_line(wait, session, paths, act, file, None if again else caller)
-        finally:
-            self._by_request.pop(caller.unique, None)
-            if wait.signalled:
-                self._signalled -= 1
 
     def _same_names(self, file: FileView, paths: tuple[bytes, ...], caller: Caller) -> None:
         """Every check is made when the turn comes, and so is the choice of the file.
@@ -198,7 +118,7 @@ class Waiting:
 
     async def _in_line(
         self,
-        wait: _Wait,
+        wait: Wait,
         session: OpenFile,
         paths: tuple[bytes, ...],
         act: Act,
@@ -244,7 +164,7 @@ class Waiting:
 
     async def _until_ready(
         self,
-        wait: _Wait,
+        wait: Wait,
         ticket: Ticket[FileView],
         file: FileView,
         paths: tuple[bytes, ...],
@@ -253,7 +173,7 @@ class Waiting:
         while True:
             now = self.now()
             self._wake(self.turns.tick(file, now))
-            if wait.signalled and self._processes.wants_out(wait.tid):
+            if self.pending.told_to_stop(wait):
                 return "killed"
             if caller is not None:
                 self._same_names(file, paths, caller)
@@ -266,20 +186,10 @@ class Waiting:
                 lapse = self.turns.deadline(file)
                 if lapse is not None:
                     pause = min(pause, max(lapse - now, 0.0) + 0.001)
-            await wait.pause(min(pause, self._poll(wait)))
-
-    def _poll(self, wait: _Wait) -> float:
-        if not wait.signalled:
-            return self.seconds + 1.0
-        return POLL_SECONDS * max(1.0, self._signalled / POLLED_AT_ONCE)
+            await self.pending.pause(wait, pause)
 
     def interrupted(self, unique: int) -> None:
-        wait = self._by_request.get(unique)
-        if wait is not None:
-            if not wait.signalled:
-                wait.signalled = True
-                self._signalled += 1
-            wait.event.set()
+        self.pending.interrupted(unique)
 
     def moved(self, file: FileView) -> None:
         """A name of `file` leads elsewhere now: who waits for it looks again."""
@@ -301,107 +211,6 @@ class Waiting:
         wait = self._waits.get(ticket) if ticket is not None else None
         if wait is not None:
             wait.event.set()
-
-    # -- leases ---------------------------------------------------------------
-
-    async def _behind_leases(
-        self, wait: _Wait, file: FileView, paths: tuple[bytes, ...], actor: Actor
-    ) -> bool:
-        """Wait, first come, first served, until no other task has a lease on the file.
-
-        Returns whether that took any time.
-        """
-        if self._lease_over(paths, actor) is None:
-            return False
-        line = self._behind.setdefault(file, {})
-        line[wait] = None
-        try:
-            while True:
-                first = next(iter(line)) is wait
-                lease = self._lease_over(paths, actor)
-                if lease is None and first:
-                    break
-                if wait.signalled and self._processes.wants_out(wait.tid):
-                    raise OSError(errno.EINTR, "interrupted while waiting for a lease")
-                now = self.now()
-                if now >= wait.end:
-                    if lease is None:
-                        break
-                    raise self._leased(paths[0], actor, lease, self.seconds)
-                pause = wait.end - now
-                if first and lease is not None:
-                    pause = min(pause, LEASE_POLL_SECONDS, max(lease.until - now, 0.0) + 0.001)
-                await wait.pause(min(pause, self._poll(wait)))
-        finally:
-            del line[wait]
-            if line:
-                next(iter(line)).event.set()
-            else:
-                del self._behind[file]
-        return True
-
-    def _lease_ended(self) -> None:
-        for line in self._behind.values():
-            next(iter(line)).event.set()
-
-    def _lease_over(self, paths: Iterable[bytes], actor: Actor) -> Lease | None:
-        """Another task's lease that covers the file, where leases matter to `actor`."""
-        if not self.leases.held or actor.task is None or actor.disabled:
-            return None
-        now = self.now()
-        for path in paths:
-            lease = self.leases.over(path, actor.task, now)
-            if lease is None or self._guard.policies.of(path, actor.task.id) == "off":
-                continue
-            if self._guard.ignored(path) and not any(
-                self._guard.ignored(as_path(line)) for line in lease.patterns.lines
-            ):
-                continue  # a lease on everything is not meant to stop `git status`
-            return lease
-        return None
-
-    def _leased(self, path: bytes, actor: Actor, lease: Lease, waited: float) -> OSError:
-        now = self._clock()
-        ahead = now - self.now()
-        warning = self._guard.tell.leased(
-            actor, path, lease, lease.since + ahead, lease.until + ahead, waited, now
-        )
-        return OSError(errno.EBUSY, warning.message)
-
-    def check_lease(self, path: bytes, actor: Actor) -> None:
-        """For what never waits. :raises OSError: EBUSY under another task's lease."""
-        if not self.leases.held:
-            return
-        lease = self._lease_over((path,), actor)
-        if lease is not None:
-            raise self._leased(path, actor, lease, 0.0)
-        self.leases.wrote((path,), actor.task, self.now())
-
-    def check_leases_below(self, directory: bytes, actor: Actor) -> None:
-        """The same for a directory that moves with all that is in it."""
-        if not self.leases.held or actor.task is None or actor.disabled:
-            return
-        lease = self.leases.below(directory, actor.task, self.now())
-        if lease is not None and self._guard.policies.of(directory, actor.task.id) != "off":
-            raise self._leased(directory, actor, lease, 0.0)
-
-    def _writing(self, patterns: Patterns, task: Task) -> str | None:
-        """Another task that is writing a path of `patterns` right now."""
-        now, lapse = self.now(), self.turns.lapse
-        for file, sessions in self._writable.items():
-            for session in sessions:
-                writer = session.part.writer.task
-                if (
-                    session.part.runs(now, lapse)
-                    and writer is not None
-                    and not writer.related(task)
-                    and any(map(patterns, file.paths()))
-                ):
-                    return writer.id
-        for announcer, path in self.announced():  # not yet approved, perhaps; in progress all the same
-            if patterns(path) and not announcer.related(task):
-                return announcer.id
-        return None
 
     # -- writes and endings ---------------------------------------------------
 
@@ -546,31 +355,44 @@ class Waiting:
 
     # -- for others -----------------------------------------------------------
 
+    def _writing(self, patterns: Patterns, task: Task) -> str | None:
+        """Another task that is writing a path of `patterns` right now."""
+        now, lapse = self.now(), self.turns.lapse
+        for file, sessions in self._writable.items():
+            for session in sessions:
+                writer = session.part.writer.task
+                if (
+                    session.part.runs(now, lapse)
+                    and writer is not None
+                    and not writer.related(task)
+                    and any(map(patterns, file.paths()))
+                ):
+                    return writer.id
+        for announcer, path in self.announced():  # not yet approved, perhaps; in progress all the same
+            if patterns(path) and not announcer.related(task):
+                return announcer.id
+        return None
+
     def written(self) -> list[FileView]:
         """The files that are open for writing."""
         return list(self._writable)
 
     def queues(self) -> list[dict[str, object]]:
-        """Who holds and who waits, for every file that is waited for."""
+        """Who holds and who waits, for every file that is waited for.
+
+        First those that wait for a turn (`lease` is None), then those behind a lease (its id).
+        """
         now = self.now()
-        return [self._queue(place, now) for place in self.turns.contended()]
+        turns = [self._queue(place, now) for place in self.turns.contended()]
+        return turns + self.behind.queues(now)
 
     def _queue(self, place: FileView, now: float) -> dict[str, object]:
         turn = self.turns.turn(place)
-        path = min(place.paths(), default=b"")
         return {
-            "path": path.decode("utf-8", "surrogateescape"),
+            "path": shown(place),
+            "lease": None,
             "holder": sorted(t.id for t in turn.tasks) if turn is not None else [],
             "command": next((w.command.text for w in turn.writers()), None) if turn is not None else None,
             "since": round(now - turn.since, 3) if turn is not None else None,
-            "queue": [
-                {
-                    "task": t.actor.task.id if t.actor.task is not None else None,
-                    "pid": t.actor.process.pid,
-                    "command": t.actor.command.text,
-                    "waiting": round(now - t.since, 3),
-                    "next": i == 0,
-                }
-                for i, t in enumerate(self.turns.queue(place))
-            ],
+            "queue": as_queue(self.turns.queue(place), now),
         }

@@ -662,5 +662,7 @@ async def test_a_thousand_waiters_leave_nothing_behind(d):
             later.close()
     waiting = d.dispatch.waiting
     assert len(waiting.turns) == 0 and not waiting.turns.contended()
-    assert not waiting._waits and not waiting._by_request and not waiting._behind and not waiting._signalled
+    assert (
+        not waiting._waits and not waiting.pending and not waiting.pending._signalled and not waiting.behind
+    )
     assert not d.dispatch._writable and not d.dispatch.open_files
