@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Daemon", "become", "launch"]
 
-READY_WITHIN = 30.0
+READY_WITHIN = 90.0
 """Seconds until a daemon that has said nothing is given up."""
 
 NOTE_AFTER = 2.0

@@ -154,7 +154,7 @@ def test_uninstall_takes_away_what_install_put_there_and_nothing_else(packages, 
     before = listing(tmp_path)
     done = make("install", DESTDIR=tmp_path, PREFIX="/usr", DEPS=packages, NO_COMPILE=1)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "sbin/mount.fsguard").read_text().startswith(f"#!{sys.executable} -I\n")
+    assert (tmp_path / "sbin/mount.fsguard").read_text().startswith(f"#!{sys.executable} -IS\n")
     assert str(tmp_path) not in (tmp_path / "usr/bin/fsguard").read_text(), "DESTDIR is in what is installed"
     again = make("install", DESTDIR=tmp_path, PREFIX="/usr", DEPS=packages, NO_COMPILE=1)
     assert again.returncode == 0, again.stderr
