@@ -33,6 +33,14 @@ NOTE_AFTER = 2.0
 ENDS_WITHIN = 3.0
 """Seconds that a daemon gets to end: by itself, by SIGTERM."""
 
+# By these GitHub's runner and Jenkins find what a job left running, to kill it: then the mount would be dead.
+_CI_COOKIES = (
+    "RUNNER_TRACKING_ID",
+    "JENKINS_NODE_COOKIE",
+    "JENKINS_SERVER_COOKIE",
+    "HUDSON_COOKIE",
+    "BUILD_ID",
+)
 _OWN_VARIABLES = ("FSGUARD_TASK", "FSGUARD_PARENT", "FSGUARD_RUN", "FSGUARD_DISABLE")
 _MANAGERS_VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
@@ -174,7 +182,7 @@ def _abandon(process: subprocess.Popen[bytes], mountpoint: str) -> None:
 
 def _environment(spec_fd: int, status_fd: int | None = None) -> dict[str, str]:
     """Ours, without the task that happens to mount, and able to import from anywhere."""
-    own = _OWN_VARIABLES if status_fd is None else (*_OWN_VARIABLES, *_MANAGERS_VARIABLES)
+    own = {*_OWN_VARIABLES, *_CI_COOKIES, *(() if status_fd is None else _MANAGERS_VARIABLES)}
     env = {name: value for name, value in os.environ.items() if name not in own}
     path = [os.path.abspath(entry) for entry in env.get("PYTHONPATH", "").split(":") if entry]
     source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

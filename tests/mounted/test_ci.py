@@ -134,6 +134,15 @@ def test_a_job_that_was_killed_is_ended_by_the_next(checkout):
     assert "did not end; its mount is ended now" in done.err and "build-8 ends" in done.out
 
 
+def test_what_a_runner_uses_to_find_leftovers_does_not_reach_the_daemon(checkout):
+    cookies = {"RUNNER_TRACKING_ID": "github_x", "JENKINS_NODE_COOKIE": "y", "BUILD_ID": "7"}
+    checkout.script("fsguard ci begin; echo this keeps its mount", **cookies).ok()
+    with open(f"/proc/{checkout.ws.daemon_pid()}/environ", "rb") as file:
+        environ = file.read()
+    assert b"HOME=" in environ and not any(name.encode() in environ for name in cookies)
+    checkout.script("fsguard ci end").ok()
+
+
 def test_in_a_mount_that_others_use_steps_are_named_after_their_job_and_it_stays(workspace):
     script = """
         fsguard ci begin --job "$0"

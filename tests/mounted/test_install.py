@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from fsguard import cli
 from tests.kit.abilities import need, need_mount, need_tools
 from tests.kit.mounting import ROOT
 
@@ -121,29 +120,16 @@ def test_tmpfiles_accepts_its_lines(installed, tmp_path):
     assert (tmp_path / "var/lib/fsguard").stat().st_mode & 0o777 == 0o700
 
 
-def completed(installed, line):
-    """What bash would offer at the end of a line."""
-    script = (
-        'source "$1"; COMP_LINE=$2; read -ra COMP_WORDS <<<"$2"; [[ $2 == *" " ]] && COMP_WORDS+=("")\n'
-        'COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _fsguard; printf "%s\\n" "${COMPREPLY[@]}"'
-    )
-    path = f"{installed}/bin:{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "-c", script, "bash", str(installed / FILES[4]), line],
-        env={**os.environ, "PATH": path},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.split()
-
-
-def test_bash_completes_commands_flags_and_choices(installed):
-    need_tools("bash")
-    assert set(completed(installed, "fsguard ")) == set(cli.COMMANDS)
-    assert completed(installed, "fsguard unmou") == ["unmount"]
-    assert "--json" in completed(installed, "fsguard status --")
-    assert {"warn", "block", "off"} <= set(completed(installed, "fsguard policy "))
+def test_completion_and_manual_page_are_those_of_the_installed_command(installed):
+    said = {
+        "share/bash-completion/completions/fsguard": ["completion", "bash"],
+        "share/zsh/site-functions/_fsguard": ["completion", "zsh"],
+        "share/fish/vendor_completions.d/fsguard.fish": ["completion", "fish"],
+        "share/man/man1/fsguard.1": ["man"],
+    }
+    for name, words in said.items():
+        done = subprocess.run([installed / "bin/fsguard", *words], capture_output=True, text=True, check=True)
+        assert (installed / name).read_text() == done.stdout and len(done.stdout) > 200, name
 
 
 def test_uninstall_takes_away_what_install_put_there_and_nothing_else(packages, tmp_path):

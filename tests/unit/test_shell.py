@@ -11,7 +11,7 @@ SHEBANGS = ("#!/bin/sh", "#!/usr/bin/env bash", "#!/bin/bash")
 
 
 def scripts():
-    found = [ROOT / "mount/completions/fsguard.bash"]
+    found = []
     for place in PLACES:
         for path in sorted((ROOT / place).rglob("*")):
             if path.is_file() and path.stat().st_size < 1 << 20:
