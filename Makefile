@@ -27,7 +27,7 @@ NEED_BUILD := fusermount3:fuse3 cc:gcc pkg-config:pkg-config fuse3.pc:libfuse3-d
 NEED_CI := $(if $(CI),npm:npm shellcheck:shellcheck systemd-analyze:systemd vagrant:vagrant bwrap:bubblewrap zsh:zsh \
 	fish:fish groff:groff-base)
 NEED_TEST := $(NEED_BUILD) git:git sqlite3:sqlite3 rsync:rsync patch:patch setfacl:acl setfattr:attr ps:procps \
-	setcap:libcap2-bin vi:vim-tiny tar:tar findmnt:util-linux $(NEED_CI)
+	setcap:libcap2-bin tmux:tmux vi:vim-tiny tar:tar findmnt:util-linux $(NEED_CI)
 
 .PHONY: help mount unmount test stress check ci clean lock install uninstall deb vagrant-tools vagrant-box vagrant-test system-build system-test workspace-named FORCE
 

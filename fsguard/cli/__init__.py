@@ -36,6 +36,7 @@ COMMANDS = {
     "resolve": "merge what two tasks wrote, or choose a side",
     "undo": "bring back everything that a task's commands destroyed",
     "report": "what happened: a page with a timeline, JSON, or what CI services show",
+    "top": "a live screen: tasks, contended paths, who waits, warnings",
     "metrics": "counters and gauges as Prometheus text, once or by HTTP on the loopback",
     "check": "would a write now overwrite something unseen?",
     "note": "say that a task read or wrote a file outside any process of its own",

@@ -9,9 +9,10 @@ from fsguard.control.client import Client
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
-__all__ = ["main"]
+__all__ = ["main", "text"]
 
 
 def main(argv: list[str]) -> int:
@@ -47,13 +48,18 @@ def _known(answer: dict[str, Any]) -> bool:
 
 
 def _print(answer: dict[str, Any]) -> None:
-    print(f"{terminal.shown(answer['path'])}, version {answer['version']}")
+    print(text(answer, lambda title: terminal.paint(title, "bold")))
+
+
+def text(answer: dict[str, Any], title: Callable[[str], str] = str) -> str:
+    """The answer in lines; `title` dresses the headings."""
+    found = [f"{terminal.shown(answer['path'])}, version {answer['version']}"]
     sections = (("written by", "writers", _writer), ("read by", "readers", _reader), ("open", "open", _open))
-    for title, key, say in sections:
+    for name, key, say in sections:
         lines = [say(item) for item in answer[key]]
-        print(terminal.paint(f"{title}:", "bold") + ("" if lines else " nobody that we know of"))
-        for line in lines:
-            print("  " + line)
+        found.append(title(f"{name}:") + ("" if lines else " nobody that we know of"))
+        found += ["  " + line for line in lines]
+    return "\n".join(found)
 
 
 def _writer(item: dict[str, Any]) -> str:

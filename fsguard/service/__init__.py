@@ -18,6 +18,7 @@ from fsguard.core.model import Kind
 from fsguard.dispatch import Dispatch
 from fsguard.keeping import StoreKeeper
 from fsguard.service.account import Account
+from fsguard.service.activity import Activity
 from fsguard.service.base import warning_json
 from fsguard.service.leases import LeaseRequests
 from fsguard.service.records import Records
@@ -56,6 +57,7 @@ class Service:
         self._leases = LeaseRequests(dispatch, resolver)
         self._tools = Tools(dispatch, resolver)
         self._versions = Versions(dispatch, resolver, keeper, root)
+        self._activity = Activity(dispatch, resolver, status, self._tasks, self._leases)
         self.account = Account(dispatch, resolver, status, self._tasks, self._versions, root)
 
     def handlers(self) -> dict[str, Handler]:
@@ -63,6 +65,7 @@ class Service:
         return {
             "status": self.status,
             "metrics": self.metrics,
+            "activity": self._activity.activity,
             "records": self.account.records,
             "run.begin": self.runs.run_begin,
             "run.end": self.runs.run_end,

@@ -52,10 +52,10 @@ def row(warning: int | None, seconds: float, path: str, **more: Any) -> dict[str
     return {**facts, "path": path, "time": at(seconds), "warning": warning, **more}
 
 
-def task(name: str, **more: Any) -> dict[str, Any]:
+def task(task_id: str, **more: Any) -> dict[str, Any]:
     facts: dict[str, Any] = {"name": None, "intent": None, "parent": None, "children": [], "state": "idle"}
     facts |= {"started": at(0), "last_seen": at(9), "ended": None, "runs": 1, "running": 0}
-    return {"task": name, **facts, "reads": 1, "writes": 1, "pending": 0, **more}
+    return {"task": task_id, **facts, "reads": 1, "writes": 1, "pending": 0, **more}
 
 
 def records(
