@@ -7,6 +7,7 @@ directory (`fsguard.cli.cijob`); the rest is `mount`, `run`, `report` and `unmou
 from __future__ import annotations
 
 import os
+import time
 
 from fsguard.cli import cijob, terminal
 from fsguard.cli.base import Parser, task_id
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 FAILED = 125  # as `fsguard run`: the step was not started
+_ENDING = 2.0
+"""Seconds in which what the job started may still end, before `end` says that it does not."""
+
 FORMATS = {".html": "html", ".json": "json", ".sarif": "sarif", ".xml": "junit"}
 
 _EXAMPLES = [
@@ -291,14 +295,21 @@ def _unmount(job: Job) -> None:
     """Strictly; but who called us may stand in there: the mount goes with that shell."""
     from fsguard.cli import detach, unmount
 
+    os.chdir("/")  # we may be the one who stands in there
     mountpoint, notes = unmount.target(job.workspace)
-    try:
-        unmount.strictly(mountpoint, besides=cijob.ancestors())
-    except BusyError as error:
-        if error.hint:
+    deadline = time.monotonic() + _ENDING
+    while True:
+        try:
+            unmount.strictly(mountpoint, besides=cijob.ancestors())
+        except BusyError as error:
+            if error.hint is None:
+                detach.unmount(mountpoint, lazy=True)
+                return
+            if time.monotonic() < deadline:  # a process of the job may be about to end
+                time.sleep(0.1)
+                continue
             raise BusyError(error.message, f"{error.hint}\nend them, then: fsguard ci end") from None
-        detach.unmount(mountpoint, lazy=True)
-        return
+        break
     unmount.finish(notes)
 
 
