@@ -74,7 +74,8 @@ class Act(Enum):
 class Task:
     """An agent's task ID and its place in the tree of tasks.
 
-    `name` is its role, `intent` what it is about, both in its own words.
+    `name` is its role, `intent` what it is about, `doing` what its latest call is
+    for, all in its own words.
     `floor`: versions up to here are never held against the task as "never
     read" (it was known before, and forgotten).
     """
@@ -82,6 +83,7 @@ class Task:
     id: str
     name: str | None = None
     intent: str | None = None
+    doing: str | None = None
     parent: Task | None = None
     children: dict[str, Task] = field(default_factory=dict)
     started: float = 0.0

@@ -97,8 +97,8 @@ def _who(write: Write, now: float | None) -> str:
         return f"{quote(write.process.name or 'a process', 40)} (pid {write.process.pid or '?'}, no task)"
     task = write.task
     about = [quote(task.name, 40)] if task.name else []
-    if task.intent:
-        about.append(f"working on {quote(task.intent, 100)}")
+    if task.intent or task.doing:
+        about.append(f"working on {quote(task.intent or task.doing or '', 100)}")
     if task.ended is not None:
         about.append(f"ended at {clock(task.ended, now)}")
     return f"task {quote(task.id, 80)}" + (f" ({', '.join(about)})" if about else "")

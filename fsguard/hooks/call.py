@@ -61,15 +61,19 @@ class Event:
 
 
 class Who:
-    """A task, as the hook names it: `name` is its role, `intent` what it is about."""
+    """A task, as the hook names it: `name` is its role, `intent` what it is about.
 
-    __slots__ = ("intent", "name", "parent", "task")
+    `doing` is what the call at hand is for, in the agent's own words.
+    """
+
+    __slots__ = ("doing", "intent", "name", "parent", "task")
 
     def __init__(self, task: str, parent: str | None = None, name: str = "", intent: str = "") -> None:
         self.task = task
         self.parent = parent
         self.name = name
         self.intent = intent
+        self.doing = ""
 
 
 class Touch:

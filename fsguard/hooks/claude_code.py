@@ -48,7 +48,7 @@ def called(event: Event, me: Who, touches: Sequence[Touch], command: str | None)
     name, cwd = event.text("hook_event_name"), event.text("cwd")
     if name == "PreToolUse":
         if command is not None:
-            me.intent = first_line(event.part("tool_input").text("description"))
+            me.doing = first_line(event.part("tool_input").text("description"))
         return Call(BEFORE, me, cwd, touches, command) if touches or command else None
     if name in ("PostToolUse", "PostToolUseFailure"):
         return Call(AFTER, me, cwd, touches, command, ok=name == "PostToolUse")

@@ -40,7 +40,7 @@ def understand(event: Event, env: Mapping[str, str]) -> Call | None:
         given = event.part("tool_input")
         command = given.text("command") if event.text("tool_name") in _SHELLS else ""
         if command:
-            me.intent = first_line(given.text("description", "explanation"))
+            me.doing = first_line(given.text("description", "explanation"))
         touches = _touches(event, given)
         return Call(BEFORE, me, cwd, touches, command or None) if touches or command else None
     if name in ("postToolUse", "postToolUseFailure"):

@@ -174,6 +174,7 @@ def _who(call: Call) -> dict[str, Any]:
         "parent": who.parent,
         "name": who.name or None,
         "intent": who.intent or None,
+        **({"doing": who.doing} if who.doing else {}),
     }
 
 

@@ -35,7 +35,7 @@ def understand(event: Event, env: Mapping[str, str]) -> Call | None:
             ok = not event.part("tool_response").has("error")
             return Call(AFTER, me, cwd, touches, command or None, ok=ok)
         if command:
-            me.intent = first_line(given.text("description"))
+            me.doing = first_line(given.text("description"))
         return Call(BEFORE, me, cwd, touches, command or None) if touches or command else None
     if name == "BeforeAgent":
         me.intent = first_line(event.text("prompt"))

@@ -35,7 +35,7 @@ class Tasks(Part):
         return {
             "task": task.id,
             "name": task.name,
-            "intent": task.intent,
+            "intent": task.intent or task.doing,
             "parent": task.parent.id if task.parent is not None else None,
             "children": sorted(task.children),
             "state": "ended" if task.ended is not None else "running" if running else "idle",

@@ -16,7 +16,10 @@ __all__ = ["Tools"]
 
 class Tools(Part):
     async def task_start(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
-        """Make `task` known, below `parent`, with its role `name` and its `intent`; it has not ended."""
+        """Make `task` known, below `parent`, with its role `name` and its `intent`; it has not ended.
+
+        `doing` says what its latest call is for: it stands in where no intent is known.
+        """
         task = self._begin(peer, params)
         return {"task": task.id, "parent": task.parent.id if task.parent is not None else None}
 
@@ -40,8 +43,12 @@ class Tools(Part):
             while top.parent is not None:
                 top = top.parent
             self._guard.tasks.adopt(top, own)
-        task.name = (p.optional_text(params, "name") or task.name or "")[:200] or None
-        task.intent = (p.optional_text(params, "intent") or task.intent or "")[:400] or None
+        role, intent = p.optional_text(params, "name"), p.optional_text(params, "intent")
+        doing = p.optional_text(params, "doing")
+        # A subagent's calls may not say what its start did: of a role, the first is kept.
+        task.name = task.name or (role or "")[:200] or None
+        task.intent = (intent or task.intent or "")[:400] or None
+        task.doing = (doing or task.doing or "")[:400] or None
         return task
 
     async def tool_begin(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:

@@ -1,18 +1,11 @@
-"""Agents' hooks on a real mount: one process for several subagents, Edit against Bash, at the right time.
-
-`Tool` is an agent tool reduced to what counts: one process that runs the hooks
-it is set up with, does the file tools itself, and starts shells for Bash.
-"""
+"""Agents' hooks on a real mount: one process for several subagents, Edit against Bash, at the right time."""
 
 from __future__ import annotations
 
 import json
 import os
-import select
 import shlex
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,62 +13,21 @@ from typing import Any
 
 import pytest
 
-from tests.kit.mounting import ROOT, Result, Workspace
+from tests.kit.agent_tools import AgentTool
+from tests.kit.mounting import Result, Workspace
 
 SESSION = "5e1f2a3b-1111-4222-8333-444455556666"
 OTHER = "6f2a3b4c-1111-4222-8333-444455556666"
 ME = "claude-5e1f2a3b"
 
-PROCESS = """
-import json, os, subprocess, sys
-for line in sys.stdin:
-    what, given = json.loads(line)
-    try:
-        if what == "hook":
-            event = json.dumps(given[1])
-            done = subprocess.run(given[0], input=event, capture_output=True, text=True)
-            answer = [done.returncode, done.stdout, done.stderr]
-        elif what == "read":
-            answer = open(given).read()
-        elif what == "write":
-            answer = open(given[0], "w").write(given[1])
-        elif what == "save":
-            # As editors and agents save: another file, renamed over the old one.
-            draft = given[0] + ".tmp.4711"
-            open(draft, "w").write(given[1])
-            answer = os.replace(draft, given[0])
-        else:
-            done = subprocess.run(["bash", "-c", given], capture_output=True, text=True)
-            answer = [done.returncode, done.stdout, done.stderr]
-    except OSError as error:
-        answer = {"errno": error.errno}
-    print(json.dumps(answer), flush=True)
-"""
 
-
-class Tool:
+class Tool(AgentTool):
     """One running agent tool, with the hooks that `fsguard hooks install` gave it."""
 
     def __init__(self, workspace: Workspace, tool: str, session: str) -> None:
-        self.workspace, self.tool, self.session = workspace, tool, session
+        super().__init__(workspace, tool)
+        self.session = session
         self.calls = 0
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-c", PROCESS],
-            cwd=workspace.root,
-            env={**workspace.env, "PYTHONPATH": str(ROOT)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        workspace.processes.append(self.process)
-        self.ask("bash", "true")  # it has started, and imported what it needs
-
-    def ask(self, what: str, given: Any) -> Any:
-        assert self.process.stdin and self.process.stdout
-        self.process.stdin.write(json.dumps([what, given]) + "\n")
-        self.process.stdin.flush()
-        assert select.select([self.process.stdout], [], [], 30)[0], f"the tool hangs in {what}"
-        return json.loads(self.process.stdout.readline())
 
     def hook(self, name: str, **fields: Any) -> dict[str, Any]:
         """Run the hook for an event; what it answers ({}: nothing at all)."""
@@ -87,12 +39,7 @@ class Tool:
             "a_field_of_tomorrow": {"x": [1]},
             **fields,
         }
-        # -P: the interpreter does not look for modules where the agent stands, as an installed command.
-        command = [sys.executable, "-P", "-m", "fsguard.cli", "hook", self.tool]
-        code, out, err = self.ask("hook", [command, event])
-        assert (code, err) == (0, ""), (name, code, out, err)
-        answer: dict[str, Any] = json.loads(out) if out else {}
-        return answer
+        return self.send(event)
 
 
 class Claude(Tool):

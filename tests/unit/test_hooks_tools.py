@@ -126,7 +126,7 @@ def test_claude_answers() -> None:
             },
         }
     }
-    assert understood(claude_code, bash).who.intent == "list"
+    assert understood(claude_code, bash).who.doing == "list"
     write = claude("PreToolUse", "Write", {"file_path": "f", "content": "x"})
     assert answered(claude_code, write, outcome("look")) == {
         "hookSpecificOutput": {"hookEventName": "PreToolUse", "additionalContext": "look"}
