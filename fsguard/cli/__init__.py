@@ -46,6 +46,7 @@ COMMANDS = {
     "hooks": "set up the hooks of an agent tool, or of git",
     "hook": "answer an agent tool's event; the hooks call it",
     "mcp": "serve agents without hooks over the Model Context Protocol",
+    "demo": "a tour in two minutes: two agents collide on a scratch tree",
     "doctor": "what this machine has and lacks",
     "completion": "what makes a shell complete fsguard's commands and flags",
     "man": "the manual page",

@@ -148,7 +148,7 @@ _ACT = {
     Act.REPLACE: "replaces",
     Act.DELETE: "deletes",
     Act.MOVE_AWAY: "moves away",
-    Act.CREATE: "makes anew",
+    Act.CREATE: "re-creates",
 }
 
 

@@ -65,7 +65,9 @@ class Dispatch:
         self.digest_limit = digest_limit
         self.open_files: dict[OpenFile, None] = {}
         self._writable: dict[FileView, list[OpenFile]] = {}
-        self.waiting = Waiting(guard, turns or Turns(), processes, wait_seconds, clock, self._writable)
+        self.waiting = Waiting(
+            guard, turns if turns is not None else Turns(), processes, wait_seconds, clock, self._writable
+        )
 
     # -- looks ----------------------------------------------------------------
 
