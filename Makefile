@@ -112,14 +112,18 @@ NEED_VAGRANT := vagrant:vagrant libvirtd:libvirt-daemon virsh:libvirt-clients qe
 vagrant-tools: ## install what the next two need, from Debian packages
 	@$(call system_packages,$(NEED_VAGRANT))
 
-vagrant-box: vagrant-tools ## build the boxes of the test machines (Debian 13 and 12) in build/vagrant, as root
-	@for suite in trixie bookworm; do
-	  vagrant/build-box $$suite build/vagrant/fsguard-$$suite.box
-	done
+BOXES := build/vagrant/fsguard-trixie.box build/vagrant/fsguard-bookworm.box
+vagrant-box: $(BOXES) ## build the boxes of the test machines (Debian 13 and 12) in build/vagrant, as root
+
+# They hold the Python packages of the lock file, so that a machine needs no network.
+build/vagrant/fsguard-%.box: requirements.lock vagrant/build-box vagrant/box-inside | vagrant-tools
+	@sudo=(); [ "$$(id -u)" = 0 ] || sudo=(sudo)
+	"$${sudo[@]}" vagrant/build-box $* $@
 
 MACHINES ?= ci
 vagrant-test: vagrant-tools ## boot a machine, test fsguard in it, reboot, print a table, destroy it (MACHINES='ci old')
-	@vagrant/test $(MACHINES)
+	@sudo=(); [ "$$(id -u)" = 0 ] || sudo=(sudo --preserve-env=FSGUARD_DRIVER,FSGUARD_BOX_DIR,FSGUARD_KEEP_LOGS)
+	"$${sudo[@]}" vagrant/test $(MACHINES)
 
 clean: ## remove the environment, caches and what was compiled
 	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -46,6 +46,7 @@ def test_it_installs_works_and_goes_in_a_clean_root(package, tmp_path):
     root = tmp_path / "root"
     inside = """
         set -eu
+        apt-get -qq update
         apt-get -qq -y --no-install-recommends install /fsguard.deb >/dev/null
         fsguard --version
         mkdir /srv/ws
