@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -246,27 +247,68 @@ def test_a_reader_between_turns_sees_one_writers_whole_content(workspace: Worksp
     assert text == letter * (8000 * ("abcd".index(letter) + 1))
 
 
-def test_many_waiters_stop_nobody(workspace: Workspace, holder: Agent) -> None:
-    script = """if True:
-        import os, sys
-        pids = []
-        for i in range(200):
-            pid = os.fork()
-            if pid == 0:
-                os.environ["FSGUARD_TASK"] = "crowd"
-                os.execv("/bin/sh", ["sh", "-c", "echo x > f"])
-            pids.append(pid)
-        sys.exit(any(os.waitpid(p, 0)[1] for p in pids))
-    """
-    crowd = workspace.start(None, "python3", "-c", script)
-    queue(workspace, 150)
-    begun = time.monotonic()
-    workspace.run("R", "cat", "f").ok()
-    workspace.sh("R", "echo other > g; rm g").ok()
-    assert workspace.status()["open_handles"] >= 1
-    assert time.monotonic() - begun < 4.0
-    holder.finish()
-    assert together(crowd)[0].code == 0
+CROWD = """if True:
+    import os, sys
+    number = int(sys.argv[1])
+    for i in range(number):
+        if os.fork() == 0:
+            os.write(os.open("f", os.O_WRONLY | os.O_TRUNC), b"crowd")
+            os._exit(0)
+    sys.exit(sum(os.wait()[1] != 0 for _ in range(number)))
+"""
+
+
+def crowd(make_workspace: Callable[..., Workspace], tasks: int, each: int) -> None:
+    """`tasks` times `each` processes wait to write f, and nobody else notices; then each has its turn."""
+    workspace = make_workspace(mount=False)
+    (workspace.directory / "fsguard.toml").write_text("[turns]\nwait = 500\nlapse = 60\n")
+    workspace.mount()
+    number = tasks * each
+    with Agent(workspace, "H", HOLDER, patience=60) as agent:
+        agent.until("holds")
+        writers = [workspace.start(f"W{i}", sys.executable, "-c", CROWD, str(each)) for i in range(tasks)]
+        until(lambda: len(queue(workspace)["queue"]) == number, f"{number} that wait", 200)
+        script = """if True:
+            import os, time
+            def took(what, call):
+                began = time.monotonic()
+                call()
+                print(what, time.monotonic() - began)
+            def write():
+                with open("other", "w") as f:
+                    f.write("x")
+            took("read", lambda: open("f").read())
+            took("write another file", write)
+            took("rename", lambda: os.rename("other", "another"))
+            took("unlink", lambda: os.unlink("another"))
+            took("list", lambda: os.listdir("."))
+        """
+        alone = workspace.python("R", script).ok().out  # 1,000 waiting processes must not cost anything
+        slow = [line for line in alone.splitlines() if float(line.split()[-1]) > 1.0]
+        assert not slow, slow
+        began = time.monotonic()
+        seen = queue(workspace)
+        asked = time.monotonic() - began
+        assert asked < 3.0, f"status took {asked:.1f} s"
+        assert seen["holder"] == ["H"] and [t["next"] for t in seen["queue"]] == [True] + [False] * (
+            number - 1
+        )
+        assert all(0 < t["waiting"] <= seen["queue"][0]["waiting"] for t in seen["queue"])
+        text = workspace.fsguard("status").out
+        assert f"f: written by H, for {seen['since']:.0f}"[:20] in text and f"; {number} waiting" in text
+        assert text.count("next in line") == 1 and f"… and {number - 20} more" in text
+        os.kill(seen["queue"][1]["pid"], signal.SIGKILL)
+        after = until(lambda: len(q := queue(workspace)["queue"]) == number - 1 and q, "one less", 60)
+        assert after[1]["pid"] == seen["queue"][2]["pid"], "the next one moved up"
+        agent.finish()
+    results = together(*writers, seconds=500)
+    assert sorted(r.code for r in results) == [0] * (tasks - 1) + [1], "all had their turn but the killed one"
+    assert (workspace.root / "f").read_text() == "crowd"
+    assert workspace.status()["queues"] == []
+
+
+def test_many_waiters_stop_nobody(make_workspace: Callable[..., Workspace]) -> None:
+    crowd(make_workspace, 3, 50)
 
 
 @pytest.mark.parametrize("journal", ["delete", "truncate", "wal"])

@@ -11,8 +11,8 @@ import pytest
 import trio
 import trio.testing
 
-from fsguard.core.turns import LAPSE_SECONDS
-from fsguard.dispatch import OpenFile
+from fsguard.core.turns import LAPSE_SECONDS, Turns
+from fsguard.dispatch import Dispatch, OpenFile
 from fsguard.observer import Caller
 from tests.kit.oracle_world import START, Handle, Proc, World, name
 
@@ -666,3 +666,9 @@ async def test_a_thousand_waiters_leave_nothing_behind(d):
         not waiting._waits and not waiting.pending and not waiting.pending._signalled and not waiting.behind
     )
     assert not d.dispatch._writable and not d.dispatch.open_files
+
+
+def test_the_lapse_that_was_asked_for_is_the_one_that_counts():
+    world = World()
+    assert Dispatch(world.guard, world, turns=Turns(7.0)).waiting.turns.lapse == 7.0
+    assert Dispatch(world.guard, world).waiting.turns.lapse == LAPSE_SECONDS
