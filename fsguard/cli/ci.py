@@ -11,7 +11,15 @@ import time
 
 from fsguard.cli import cijob, terminal
 from fsguard.cli.base import Parser, task_id
-from fsguard.errors import BusyError, DaemonError, FsguardError, MissingError, NotMountedError, UsageError
+from fsguard.errors import (
+    BusyError,
+    DaemonError,
+    FsguardError,
+    MissingError,
+    NotMountedError,
+    RefusedError,
+    UsageError,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -93,10 +101,12 @@ def _begin(argv: list[str]) -> int:
     job = cijob.Job(workspace, args.job or cijob.name(os.environ))
     _end_what_was_left(workspace)
     try:
-        job.mounted = _mount(workspace, args)
-    except MissingError as error:
+        if not _is_mounted(workspace):
+            _mount(workspace, args)
+            job.mounted = True
+    except _CannotMountError as error:
         if not args.or_unguarded:
-            raise
+            raise error.why from None
         job.guarded = False
         terminal.note(f"the steps run unguarded: {terminal.shown(error.message)}")
     job.save()
@@ -108,24 +118,40 @@ def _begin(argv: list[str]) -> int:
     return 0
 
 
-def _mount(workspace: str, args: Any) -> bool:
-    """True when it was mounted here; False when it is mounted already, and we may use that."""
-    from fsguard.cli import mount, site
+class _CannotMountError(Exception):
+    """This machine, or this user, can't: a reason for --or-unguarded to go on without."""
+
+    def __init__(self, why: FsguardError) -> None:
+        super().__init__(why.message)
+        self.message = why.message
+        self.why = why
+
+
+def _is_mounted(workspace: str) -> bool:
+    """Is it mounted already, by somebody who lets us use it? RefusedError: we may not."""
     from fsguard.control import registry
+    from fsguard.control.client import Client
 
     there = registry.find(workspace)
-    if there is not None and workspace in (there.workspace, there.mountpoint):
-        from fsguard.control.client import Client
-
-        with Client(there) as client:
-            client.call("policy.get")  # RefusedError: it is not ours to work with
+    if there is None or workspace not in (there.workspace, there.mountpoint):
         return False
+    with Client(there) as client:
+        client.call("policy.get")
+    return True
+
+
+def _mount(workspace: str, args: Any) -> None:
+    from fsguard.cli import mount, site
+
     place = site.choose(workspace, None, args.state_dir)
-    answer, _ = mount.begin(place, mount.Wish(policy=args.policy, config=args.config))
+    try:
+        answer, _ = mount.begin(place, mount.Wish(policy=args.policy, config=args.config))
+    except (MissingError, RefusedError) as error:
+        raise _CannotMountError(error) from None
+    # The job's own shells enter by `cd "$PWD"`, as the help says.
     strangers = [held for held in answer["standing"] if held["pid"] not in cijob.ancestors()]
     for line in mount.about_standing(strangers):
         terminal.note(line)
-    return True
 
 
 def _end_what_was_left(workspace: str) -> None:

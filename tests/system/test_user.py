@@ -26,6 +26,29 @@ def test_an_ordinary_user_mounts_runs_tasks_and_unmounts():
         as_runner("fsguard", "unmount", "own").ok()
 
 
+def test_a_user_mounts_by_a_line_of_fstab_with_the_option_user():
+    """mount(8) is setuid root, and gives that up before it calls the helper."""
+    top = f"{HOME}/tab"
+    line = f"{top} {top} fsguard user,noauto,policy=block 0 0\n"
+    with open("/etc/fstab", encoding="utf-8") as file:
+        before = file.read()
+    try:
+        with open("/etc/fstab", "w", encoding="utf-8") as file:
+            file.write(before + line)
+        as_runner("mkdir", "-p", top).ok()
+        as_runner("mount", top).ok()
+        status = as_runner("fsguard", "status", "--json", top).json()
+        assert status["policy"] == "block"
+        listed = call("findmnt", "--noheadings", "--output", "FSTYPE,OPTIONS", "--mountpoint", top).ok().out
+        assert "fuse.fsguard" in listed and "nosuid" in listed, "`user` implies nosuid,nodev,noexec"
+        as_runner("umount", top).ok()
+        assert not guarded(top)
+    finally:
+        with open("/etc/fstab", "w", encoding="utf-8") as file:
+            file.write(before)
+        as_runner("fsguard", "unmount", "--lazy", top)
+
+
 def test_the_users_unit():
     as_runner("mkdir", "-p", "unit").ok()
     name = "fsguard@home-runner-unit.service"
