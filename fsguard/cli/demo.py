@@ -12,7 +12,7 @@ import time
 from fsguard.cli import terminal
 from fsguard.cli.base import Parser
 from fsguard.cli.demoacts import ACTS, CONFIG, FILES, Act, Step
-from fsguard.errors import DaemonError, FsguardError, MissingError
+from fsguard.errors import BusyError, DaemonError, FsguardError, MissingError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ __all__ = ["main"]
 _WORDS_A_SECOND = 9.0
 _SHELL = ";|&<>$*"
 _PATIENCE = 60.0
+_ENDS_WITHIN = 10.0
 _WIDTH = 78
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -126,7 +127,11 @@ class _Stage:
                 pass
             process.wait()
         if os.path.ismount(self.tree):
-            done = self._fsguard("unmount", self.tree, cwd="/")
+            end = time.monotonic() + _ENDS_WITHIN
+            while (done := self._fsguard("unmount", self.tree, cwd="/")).returncode == BusyError.exit_code:
+                if time.monotonic() > end:
+                    break
+                time.sleep(0.05)  # what was killed with its parent may need a moment to be gone
             if done.returncode:
                 raise _said(done)
         shutil.rmtree(self.top, ignore_errors=True)
@@ -204,9 +209,7 @@ class _Stage:
             process = self._start(argv, step.holds)
             if step.holds:
                 self._until_it_asks(process)
-                self._held.append(process)
                 return
-            self._held.append(process)  # ended with the rest, should the tour end here
             if step.queued:
                 self._until_it_waits()
                 self._let_go()
@@ -235,18 +238,21 @@ class _Stage:
         return [*_FSGUARD, "run", "--task", step.task, *parent, "--", *command]
 
     def _start(self, argv: list[str], holds: bool) -> subprocess.Popen[str]:
-        """In a session of its own: Ctrl-C is for us, who clear up."""
-        return subprocess.Popen(
-            argv,
-            cwd=self.tree,
-            env={**self.env, "PYTHONUNBUFFERED": "1"},
-            stdin=subprocess.PIPE if holds else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="backslashreplace",
-            start_new_session=True,
-        )
+        """In a session of its own: Ctrl-C is for us, who clear up, whenever it comes."""
+        with _Later():
+            process = subprocess.Popen(
+                argv,
+                cwd=self.tree,
+                env={**self.env, "PYTHONUNBUFFERED": "1"},
+                stdin=subprocess.PIPE if holds else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="backslashreplace",
+                start_new_session=True,
+            )
+            self._held.append(process)
+        return process
 
     def _until_it_asks(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
@@ -260,7 +266,7 @@ class _Stage:
 
     def _let_go(self) -> None:
         for process in self._held:
-            if process.stdin is not None:
+            if process.stdin is not None:  # it stops at its input()
                 process.communicate("\n", timeout=_PATIENCE)
         self._held = [process for process in self._held if process.poll() is None]
 
