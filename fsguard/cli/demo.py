@@ -126,15 +126,25 @@ class _Stage:
             except ProcessLookupError:
                 pass
             process.wait()
+        daemon = self._daemon()
         if os.path.ismount(self.tree):
             end = time.monotonic() + _ENDS_WITHIN
             while (done := self._fsguard("unmount", self.tree, cwd="/")).returncode == BusyError.exit_code:
                 if time.monotonic() > end:
                     break
                 time.sleep(0.05)  # what was killed with its parent may need a moment to be gone
-            if done.returncode:
+            if done.returncode == DaemonError.exit_code and daemon is not None:
+                # A namespace made meanwhile has a copy of the mount, for which it would go on.
+                os.kill(daemon, signal.SIGKILL)
+            elif done.returncode:
                 raise _said(done)
         shutil.rmtree(self.top, ignore_errors=True)
+
+    def _daemon(self) -> int | None:
+        try:
+            return self._mount().pid
+        except (OSError, ValueError, TypeError):
+            return None
 
     # ---- the tour -------------------------------------------------------------------
 

@@ -37,7 +37,7 @@ from fsguard.versions.diff import short_diff
 __all__ = ["RECORDS_FILE", "Account"]
 
 RECORDS_FILE = "records.jsonl"
-PAGE = 1_000
+PAGE = 200
 MOST_CONFLICTS = 10_000
 MOST_DIFFS = 300
 DIFF_BYTES = 256 * 1024

@@ -1,13 +1,16 @@
 """Sentences: what others chose can't drive a terminal, nor the shell an agent pastes a command into."""
 
+import re
 import subprocess
 from datetime import datetime
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fsguard.core.model import Act, Command, Kind, Process, Task, Write
 from fsguard.core.rules import Finding
-from fsguard.core.wording import clock, command, sentence
+from fsguard.core.wording import clock, command, rfc3339, sentence
 
 NAMES = [
     b"plain/x.py",
@@ -53,3 +56,10 @@ def test_what_was_not_today_comes_with_its_date():
         "saw it at 2026-01-27 14:03:22",
     ):
         assert words in text
+
+
+@given(st.floats(0, 4e9))
+def test_times_are_rfc_3339_with_microseconds_and_zone(t: float) -> None:
+    text = rfc3339(t)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}[+-]\d\d:\d\d", text)
+    assert abs(datetime.fromisoformat(text).timestamp() - t) <= 1e-6

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+import time
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fsguard.cli import site, terminal, where
 from fsguard.control import registry
 from fsguard.control.client import Client
-from fsguard.errors import FsguardError, NotMountedError
+from fsguard.errors import DaemonError, FsguardError, NotMountedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -91,10 +93,15 @@ def load(place: str | None, state_dir: str | None) -> Records:
     """
     mount = registry.find(place or where.here())
     if mount is not None:
-        records = Records(live=True)
+        records, said = Records(live=True), time.monotonic() + 2
         with Client(mount) as client:
             for piece in client.stream("records"):
                 records.add(piece)
+                if time.monotonic() > said and sys.stderr.isatty():
+                    said = time.monotonic() + 2
+                    terminal.note(f"{len(records.log):,} lines of the log so far")
+        if not records.complete:
+            raise DaemonError("the daemon broke off in the middle of its records", "try again")
         return records.join()
     return _left(place, state_dir)
 
@@ -130,6 +137,6 @@ def _upwards(path: str) -> Iterable[str]:
         path = os.path.dirname(path)
 
 
-def moment(time: str) -> float:
+def moment(text: str) -> float:
     """Seconds since the epoch of a time of the daemon's."""
-    return datetime.fromisoformat(time).timestamp()
+    return datetime.fromisoformat(text).timestamp()
