@@ -29,7 +29,7 @@ NEED_CI := $(if $(CI),npm:npm shellcheck:shellcheck systemd-analyze:systemd vagr
 NEED_TEST := $(NEED_BUILD) git:git sqlite3:sqlite3 rsync:rsync patch:patch setfacl:acl setfattr:attr ps:procps \
 	setcap:libcap2-bin tmux:tmux vi:vim-tiny tar:tar findmnt:util-linux $(NEED_CI)
 
-.PHONY: help mount unmount test stress check ci clean lock install uninstall deb vagrant-tools vagrant-box vagrant-test system-build system-test workspace-named FORCE
+.PHONY: help mount unmount test stress bench check ci clean lock install uninstall deb vagrant-tools vagrant-box vagrant-test system-build system-test workspace-named FORCE
 
 help: ## this list
 	@echo "make TARGET [PYTHON=python3.12]"
@@ -68,6 +68,9 @@ test: system-test $(VENV)/.dev ## all tests: core, adapters, and real mounts (AR
 
 stress: system-test $(VENV)/.dev ## the long runs: killed writers, power cuts, random schedules (ARGS as for test)
 	@$(VENV)/bin/python -m pytest tests/stress $(ARGS)
+
+bench: system-build $(VENV)/.dev ## what a hook costs, whole process, beside `python -c pass`
+	@$(VENV)/bin/python -m bench.hooks $(ARGS)
 
 check: system-build $(VENV)/.dev ## lint, format, types (strict) and the contracts between modules
 	@failed=()
@@ -213,7 +216,9 @@ $(VENV)/.runtime: requirements.lock pyproject.toml $(wildcard fsguard/fuse/*.c) 
 	echo "fsguard: installing the locked dependencies (pyfuse3 is compiled: about a minute)"
 	$(PIP) install --require-hashes -r requirements.lock
 	echo "fsguard: installing fsguard itself"
-	$(PIP) install --no-deps --editable .
+	# compat: a path in a .pth file, where the default is a finder that costs every start of Python, and so every
+	# hook of an agent, 10 ms for pathlib and what else it imports.
+	$(PIP) install --no-deps --editable . --config-settings editable_mode=compat
 	printf '%s\n' "$$PWD" >$(VENV)/.place
 	touch $@
 

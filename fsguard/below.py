@@ -71,6 +71,12 @@ class PathSource:
     def stat(self) -> os.stat_result:
         return os.fstat(self._fd)
 
+    def is_regular(self) -> bool:
+        return stat.S_ISREG(self.stat().st_mode)
+
+    def size(self) -> int:
+        return self.stat().st_size
+
     def open(self) -> int:
         return os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 

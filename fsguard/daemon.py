@@ -129,7 +129,9 @@ class Daemon:
             digest_limit=settings.compare_bytes,
         )
         self.dispatch.waiting.announced = lambda: [
-            (call.task, call.path) for call in self.resolver.announced if call.writes
+            (call.task, call.path)
+            for call in self.resolver.announced
+            if call.writes and not self.resolver.gone(call.actor)
         ]
         self.shield = Shield(self.dispatch, describe)
         observer: Observer = NullObserver() if spec.disabled else self.shield

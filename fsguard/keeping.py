@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Protocol
 
 from fsguard.core.guard import Keeping
 from fsguard.core.model import Actor, Kept, Warning
@@ -12,9 +13,19 @@ from fsguard.versions import Facts, Store
 from fsguard.versions.diff import short_diff
 from fsguard.versions.secrets import Secrets
 
-__all__ = ["StoreKeeper"]
+__all__ = ["Readable", "StoreKeeper"]
 
 DIFF_BYTES = 1024 * 1024
+
+
+class Readable(Protocol):
+    """What a diff needs of a file."""
+
+    def is_regular(self) -> bool: ...
+
+    def size(self) -> int: ...
+
+    def open(self) -> int: ...
 
 
 class StoreKeeper:
@@ -61,7 +72,8 @@ class StoreKeeper:
     def needless(self, kept: Kept) -> None:
         self.store.set_conflict(kept.id, False)
 
-    def diff(self, path: bytes, base: Kept | None, file: FileView) -> str:
+    def diff(self, path: bytes, base: Kept | None, file: Readable) -> str:
+        """What was read against what is there now, as the end of a warning; "": nothing to show."""
         if base is None or base.reason is not None or self.secrets(path) or not file.is_regular():
             return ""
         if file.size() > DIFF_BYTES:

@@ -86,6 +86,11 @@ class Announced:
     def end(self, call_id: str) -> Announcement | None:
         return self._calls.pop(call_id, None)
 
+    def drop(self, task: Task) -> None:
+        """None of this task's calls is under way any more: it has ended, or turned to something else."""
+        for call in [call for call in self._calls.values() if call.task is task]:
+            del self._calls[call.id]
+
     def find(self, process: Process, paths: Sequence[bytes], now: float) -> Actor | None:
         """Whose call it is, the latest first, when `process` touches `paths`."""
         self._expire(now)

@@ -76,10 +76,15 @@ class Custody:
         """What is to be noted of bytes that are about to be put by."""
         state = self.ledger.at(path)
         self.ledger.version += 1
-        seen = self._seen(state, actor)
-        base = next((k for v, k in reversed(state.kept) if v == seen and k.reason is None), None)
+        base = self.base_of(actor, path)
         theirs = victims_of_deletion(state, actor) or state.writers[-1:]
         return Keeping(self.ledger.version, theirs[0].author if theirs else None, base)
+
+    def base_of(self, actor: Actor, path: bytes) -> Kept | None:
+        """The kept bytes of what `actor` works from, where there are any."""
+        state = self.ledger.at(path)
+        seen = self._seen(state, actor)
+        return next((k for v, k in reversed(state.kept) if v == seen and k.reason is None), None)
 
     def has_kept(self, path: bytes, kept: Kept) -> None:
         """The present bytes of `path` have been put by."""

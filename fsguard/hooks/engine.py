@@ -114,7 +114,8 @@ def _started(call: Call, pid: int, daemons: _Daemons, soon: Callable[[Outcome], 
     if mounts and call.env_file:
         _note_for_shells(call)
     for mount in mounts:
-        daemons.ask(mount, "task.start", **_who(call))
+        # A new prompt, or a new session: what was under way is over, also what the user denied.
+        daemons.ask(mount, "task.start", **_who(call), idle=True)
     return Outcome()
 
 

@@ -55,7 +55,7 @@ class Service:
         self._records = Records(dispatch, resolver)
         self._tasks = Tasks(dispatch, resolver)
         self._leases = LeaseRequests(dispatch, resolver)
-        self._tools = Tools(dispatch, resolver)
+        self._tools = Tools(dispatch, resolver, keeper, root)
         self._versions = Versions(dispatch, resolver, keeper, root)
         self._activity = Activity(dispatch, resolver, status, self._tasks, self._leases)
         self.account = Account(dispatch, resolver, status, self._tasks, self._versions, root)

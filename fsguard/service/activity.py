@@ -62,6 +62,7 @@ class Activity(Part):
         self._leases = leases
 
     async def activity(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
+        """What goes on now, at most `limit` of each kind."""
         now = time.time()
         self._guard.settle(now, self._resolver.gone)
         most = p.number(params, "limit", MOST, low=1, high=10_000)

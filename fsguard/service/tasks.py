@@ -63,6 +63,7 @@ class Tasks(Part):
         """`task` is over; what its parent is told of it."""
         task = self._known(p.text(params, "task"))
         self._may_speak_for(peer, task)
+        self._resolver.announced.drop(task)
         told = self._guard.task_ended(task, time.time())
         return {"task": task.id, "told": [warning_json(told)] if told is not None else []}
 

@@ -5,22 +5,36 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from fsguard.attribution.resolver import Resolver
+from fsguard.below import PathSource
 from fsguard.control import params as p
 from fsguard.control.server import Peer
-from fsguard.core.model import Command, Process, Task
+from fsguard.core.model import Actor, Command, Process, Task
+from fsguard.dispatch import Dispatch
 from fsguard.errors import UsageError
+from fsguard.keeping import StoreKeeper
 from fsguard.service.base import Part, path_of, show, task_id, warning_json
 
 __all__ = ["Tools"]
 
 
 class Tools(Part):
+    """:param root: descriptor of the backing directory."""
+
+    def __init__(self, dispatch: Dispatch, resolver: Resolver, keeper: StoreKeeper | None, root: int) -> None:
+        super().__init__(dispatch, resolver)
+        self._keeper = keeper
+        self._root = root
+
     async def task_start(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
         """Make `task` known, below `parent`, with its role `name` and its `intent`; it has not ended.
 
-        `doing` says what its latest call is for: it stands in where no intent is known.
+        `doing` says what its latest call is for: it stands in where no intent is known. `idle`: none of
+        its announced calls is under way any more (an agent tells us nothing of a call that its user denied).
         """
         task = self._begin(peer, params)
+        if p.flag(params, "idle"):
+            self._resolver.announced.drop(task)
         return {"task": task.id, "parent": task.parent.id if task.parent is not None else None}
 
     def _begin(self, peer: Peer, params: dict[str, Any]) -> Task:
@@ -56,7 +70,7 @@ class Tools(Part):
         what, path = p.text(params, "what"), path_of(p.text(params, "path"))
         if what not in ("read", "write"):
             raise UsageError(f"a tool reads or writes, not {what!r}")
-        call = p.text(params, "tool_use_id")[:200]
+        name = p.text(params, "tool_use_id")[:200]
         task = self._begin(peer, params)
         pid = p.number(params, "pid", 0)
         process = self._resolver.actor(pid or peer.pid).process
@@ -66,9 +80,9 @@ class Tools(Part):
         process = Process(process.pid, process.start, process.name, process)
         now = time.time()
         command = Command(
-            f"tool:{call}", f"{what} {show(path)}", task, now, partial=p.flag(params, "partial")
+            f"tool:{name}", f"{what} {show(path)}", task, now, partial=p.flag(params, "partial")
         )
-        self._resolver.announced.begin(call, task, process, command, path, what == "write", now)
+        call = self._resolver.announced.begin(name, task, process, command, path, what == "write", now)
         if what == "read":
             return {"stale": False, "refused": False, "message": None}
         found = self._guard.check(task, path, now)
@@ -76,8 +90,17 @@ class Tools(Part):
         return {
             "stale": found is not None,
             "refused": refused,
-            "message": found[1] if found is not None else None,
+            "message": found[1] + self._diff(call.actor, path) if found is not None else None,
         }
+
+    def _diff(self, actor: Actor, path: bytes) -> str:
+        if self._keeper is None:
+            return ""
+        try:
+            with PathSource(self._root, path) as file:
+                return self._keeper.diff(path, self._guard.base_of(actor, path), file)
+        except OSError:
+            return ""  # nothing is there
 
     async def tool_end(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
         """The call `tool_use_id` is over; what its task is to be told, which counts as delivered."""

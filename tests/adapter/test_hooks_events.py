@@ -99,7 +99,8 @@ def test_a_session_of_claude_code(daemon: FakeDaemon, version: str) -> None:
 
     agent = f"{ME}.a1"
     assert hook("SubagentStart", "a1") is None
-    assert daemon.params("task.start") == {"task": agent, "parent": ME, "name": "Explore", "intent": None}
+    started = {"task": agent, "parent": ME, "name": "Explore", "intent": None, "idle": True}
+    assert daemon.params("task.start") == started
     bash = {"tool_name": "Bash", "tool_input": {"command": "ls"}, "tool_use_id": "toolu_2"}
     answer = hook("PreToolUse", "a1", **bash)["hookSpecificOutput"]
     assert answer["updatedInput"] == {"command": f"export FSGUARD_TASK={agent} FSGUARD_PARENT={ME}; ls"}

@@ -111,9 +111,7 @@ def claude(workspace: Workspace) -> Iterator[Claude]:
     workspace.plain("sh", "-c", "seq 1 20 > f; seq 1 20 > g").ok()
     tool = Claude(workspace)
     yield tool
-    assert tool.process.stdin
-    tool.process.stdin.close()
-    tool.process.wait(10)
+    tool.close()
 
 
 def said_by(result: tuple[str, str, Any]) -> str:
@@ -200,6 +198,7 @@ def test_under_block_the_write_is_refused_with_a_way_out_and_the_same_words(clau
     workspace.fsguard("policy", "block", cwd=workspace.root).ok()
     first, _, result = claude.write("a1", "f", "by a1\n")
     assert result is None and f'"{ME}.b2"' in first and "Read f" in first
+    assert "-20\n" in first and "+by b2" in first, "what it read against what is there now"
     assert claude.write("a1", "f", "by a1\n")[0] == first, "the same words on a retry"
     assert (workspace.root / "f").read_text() == "by b2\n"
     lease = workspace.fsguard("lease", "acquire", "f", "--task", "other", "--wait", "0")
@@ -208,6 +207,47 @@ def test_under_block_the_write_is_refused_with_a_way_out_and_the_same_words(clau
     assert said_by(claude.read("a1", "f")) == ""
     assert claude.write("a1", "f", "both\n")[0] == ""
     assert (workspace.root / "f").read_text() == "both\n"
+
+
+def test_under_block_a_shell_is_refused_in_the_same_words_on_a_retry(claude: Claude) -> None:
+    workspace = claude.workspace
+    for agent in ("a1", "b2"):
+        claude.start(agent)
+        claude.read(agent, "f")
+    claude.write("b2", "f", "by b2\n")
+    workspace.fsguard("policy", "block", cwd=workspace.root).ok()
+    said = []
+    for _ in "12":
+        before, after, result = claude.bash("a1", "echo mine > f")
+        assert before == "" and result[0] != 0 and "busy" in result[2]
+        said.append(after)
+    assert said[0] == said[1] and f'"{ME}.b2"' in said[0] and "refused" in said[0] and "Read f" in said[0]
+    assert "FSGUARD" not in said[0]
+    assert said_by(claude.bash("a1", "cat f > /dev/null; echo mine >> f")) == ""
+
+
+@pytest.mark.parametrize("how", ["denied", "prompt", "end", "killed"])
+def test_a_call_that_never_came_to_its_end_keeps_no_lease_off(claude: Claude, how: str) -> None:
+    """A user's denial is told to no hook; the next prompt shows that the call is over."""
+    given = {"file_path": str(claude.workspace.root / "f"), "content": "x"}
+    claude.hook("PreToolUse", tool_name="Write", tool_input=given, tool_use_id="t1")
+
+    def granted() -> bool:
+        lease = claude.workspace.fsguard("lease", "acquire", "f", "--task", "other", "--wait", "0")
+        assert lease.code in (0, 4), lease.err
+        return lease.code == 0
+
+    assert not granted()
+    if how == "denied":
+        claude.hook("PostToolUseFailure", tool_name="Write", tool_input=given, tool_use_id="t1", error="no")
+    elif how == "prompt":
+        claude.hook("UserPromptSubmit", prompt="then leave it")
+    elif how == "end":
+        claude.hook("SessionEnd", reason="exit")
+    else:
+        claude.process.kill()
+        claude.process.wait(10)
+    assert granted()
 
 
 def test_an_announced_write_is_in_progress_for_leases(claude: Claude) -> None:
