@@ -174,6 +174,11 @@ def _mount(call: _Call) -> int:
     from fsguard.cli import mount, site
 
     source, target = call.words
+    if "/" not in source and not os.path.isdir(source):
+        raise UsageError(
+            f"the workspace comes first, and {source or 'nothing'} is no directory",
+            f"{target} {target} fsguard",
+        )
     # One directory under two spellings is in place.
     at = None if os.path.realpath(source) == os.path.realpath(target) else target
     state = options.state_dir

@@ -73,6 +73,7 @@ def check(place: Place, *, make: bool = True) -> None:
 
     The state directory is made, unless told not to.
     """
+    _no_automount(place)
     _directory(place.workspace, "create it first")
     if not place.in_place:
         _directory(place.mountpoint, f"mkdir {place.mountpoint}")
@@ -149,6 +150,17 @@ def user_allow_other(conf: str = "/etc/fuse.conf") -> bool:
             return any(line.split("#")[0].strip() == "user_allow_other" for line in file)
     except OSError:
         return False
+
+
+def _no_automount(place: Place) -> None:
+    """In place the daemon would look below its own automount point, and wait for itself.
+    Nothing is asked of that path before this is known."""
+    top = mountinfo.top_at(place.workspace, mountinfo.read())
+    if top is not None and top.fstype == "autofs":
+        raise UsageError(
+            f"{place.workspace} is an automount point",
+            "leave out x-systemd.automount, or mount the workspace elsewhere",
+        )
 
 
 def _uid_of(user: str) -> int:

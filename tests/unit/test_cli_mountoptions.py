@@ -137,7 +137,8 @@ def test_errors_end_with_the_codes_of_mount(error, code):
         (["/a", "/b", "-x"], "unknown flag: -x"),
         (["/a", "/b", "-fno", "polcy=x"], "unknown mount option"),
         (["/nowhere/at/all", "/nowhere/at/all", "-f"], "no such directory"),
-        (["", "/b"], "empty path"),
+        (["", "/b"], "workspace comes first"),
+        (["guard", "/srv/ws", "-o", "rw"], "the workspace comes first, and guard is no directory"),
     ],
 )
 def test_wrong_calls_are_told_and_end_with_1(argv, said, capsys):

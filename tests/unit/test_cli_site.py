@@ -165,3 +165,12 @@ def test_allow_other_is_for_users_only_where_root_allowed_it(tmp_path, monkeypat
 def test_a_state_directory_that_cannot_be_made(tmp_path):
     with pytest.raises(MissingError, match="cannot make"):
         site.check(site.choose("ws", None, str(tmp_path / "file/state")))
+
+
+def test_a_workspace_behind_an_automount_point_is_refused_before_it_is_asked_for(tmp_path, monkeypatch):
+    place = site.choose("ws", None, None)
+    line = f"99 1 0:50 / {place.workspace} rw - autofs systemd-1 rw"
+    monkeypatch.setattr(mountinfo, "read", lambda: mountinfo.parse(line))
+    monkeypatch.setattr(os, "stat", lambda *a, **k: pytest.fail("it was asked for"))
+    with pytest.raises(UsageError, match="automount point"):
+        site.check(place)
