@@ -151,7 +151,7 @@ def exposition(found: Sequence[tuple[Mount, dict[str, Any] | None]]) -> str:
     one("fsguard_open_handles", "gauge", "Files that are open now.", "open_handles")
     one("fsguard_known_paths", "gauge", "Paths in the ledger.", "paths_known")
     one("fsguard_log_lines", "gauge", "Lines of the log that are kept.", "log_lines")
-    one("fsguard_waiting_opens", "gauge", "Opens that wait for a turn now.", "waiting")
+    one("fsguard_waiting_opens", "gauge", "Opens that wait for a turn or behind a lease now.", "waiting")
     one("fsguard_turn_waits_total", "counter", "Opens that waited for a turn.", "turns", "waits")
     one("fsguard_turn_wait_seconds_total", "counter", "Time spent waiting for turns.", "turns", "seconds")
     one("fsguard_leases", "gauge", "Leases that are held.", "held")

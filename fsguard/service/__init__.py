@@ -100,7 +100,7 @@ class Service:
         }
 
     async def metrics(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
-        """`status`, and what is counted since the mount began."""
+        """`status`, and what is counted since the mount began. Takes nothing."""
         outbox, waiting = self._dispatch.guard.outbox, self._dispatch.waiting
         store = await self._versions.store_or_none()
         kept = None

@@ -69,7 +69,7 @@ class Account(Part):
         self._began = time.time()
 
     async def records(self, peer: Peer, params: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
-        """Every piece, the log oldest first."""
+        """All that is on record, in pieces, the log oldest first. Takes nothing."""
         async for piece in self.pieces():
             yield piece
 

@@ -32,6 +32,7 @@ NOW_SECONDS = 10.0
 MOST = 200
 MOST_PATHS = 20
 MOST_OPEN = 2_000
+MOST_RECENT = 50
 
 
 class _Doing:
@@ -62,7 +63,7 @@ class Activity(Part):
         self._leases = leases
 
     async def activity(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
-        """What goes on now, at most `limit` of each kind."""
+        """What goes on now. Takes `limit`, the most of each list (default 200)."""
         now = time.time()
         self._guard.settle(now, self._resolver.gone)
         most = p.number(params, "limit", MOST, low=1, high=10_000)
@@ -70,10 +71,7 @@ class Activity(Part):
         recent = list(self._guard.history.newest(limit=LOOK_BACK))
         held = self._open()
         doing, idle = self._doing(recent, held, now), _Doing()
-        tasks = self._tasks.all()
-        # Whoever is at work, then whoever may be again; the youngest first, so that rows stay where they are.
-        order = {"running": 2, "idle": 1}
-        tasks.sort(key=lambda t: (order.get(t["state"], 0), t["started"]), reverse=True)
+        tasks = self._tasks.at_work(most)
         status = self._status()
         names = (
             "workspace",
@@ -91,8 +89,8 @@ class Activity(Part):
             "policy": self._guard.policies.default,
             "pending": len(outbox.pending()),
             "warnings_total": outbox.total,
-            "tasks_total": len(tasks),
-            "tasks": [{**task, **doing.get(task["task"], idle).as_json()} for task in tasks[:most]],
+            "tasks_total": len(self._guard.tasks),
+            "tasks": [{**task, **doing.get(task["task"], idle).as_json()} for task in tasks],
             "external": doing.get(None, idle).as_json(),
             "open": held[:most],
             "open_total": len(self._dispatch.open_files),
@@ -100,7 +98,7 @@ class Activity(Part):
             "queues": self._dispatch.waiting.queues(),
             "leases": self._leases.all(),
             "warnings": [warning_json(w) for w in list(outbox)[-most:]][::-1],
-            "recent": [entry_json(e) for e in recent[:most]],
+            "recent": [entry_json(e) for e in recent[:MOST_RECENT]],
         }
 
     def _open(self) -> list[dict[str, Any]]:

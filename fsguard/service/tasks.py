@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from heapq import nlargest
 from typing import Any
 
 from fsguard.control import params as p
@@ -25,6 +26,15 @@ class Tasks(Part):
         pending = Counter(w.task for w in self._guard.outbox.pending())
         running = Counter(r.task.id for r in self._resolver.runs.values() if not r.ended)
         return [self._json(t, pending[t.id], running[t.id]) for t in self._guard.tasks]
+
+    def at_work(self, most: int) -> list[dict[str, Any]]:
+        """Those who run, then those who may again, then the ended; of each the youngest first."""
+        pending = Counter(w.task for w in self._guard.outbox.pending())
+        running = Counter(r.task.id for r in self._resolver.runs.values() if not r.ended)
+        tasks = nlargest(
+            most, self._guard.tasks, key=lambda t: (t.ended is None, running[t.id] > 0, t.started)
+        )
+        return [self._json(t, pending[t.id], running[t.id]) for t in tasks]
 
     def _one(self, task: Task) -> dict[str, Any]:
         running = sum(1 for r in self._resolver.runs.values() if r.task is task and not r.ended)
