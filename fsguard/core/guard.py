@@ -120,12 +120,13 @@ class Guard(Custody, Questions):
         state = self.ledger.find(path)
         if state is None or not self.watched(path, actor):
             return None
-        finding = judge(state, actor, act)
+        finding, late = judge(state, actor, act), False
         if finding is None and act is Act.CREATE:
             finding = self._view_of_replaced(state, actor)
+            late = True  # it has deleted the file already: a refusal would leave none
         if finding is None or self._excused(state, act, file):
             return None
-        warning = self.tell.found(state, actor, finding, now, link=link)
+        warning = self.tell.found(state, actor, finding, now, link=link, late=late)
         if not warning.refused:
             change.raised.append((warning, path))
         return warning

@@ -122,7 +122,13 @@ def _process_knows(state: PathState, actor: Actor) -> bool:
 
 
 def old_picture(state: PathState, actor: Actor) -> Finding | None:
-    """`stale_view` for a deletion by a command that makes the file anew: `git stash`."""
+    """For a deletion by a command that makes the file anew, as `git stash` does: what of it was old.
+
+    `lost_update` by a process's own copy, else `stale_view`.
+    """
+    lost = _lost_update(state, actor, Act.REPLACE)
+    if lost is not None:
+        return lost
     look = state.looks.get(actor.task) if actor.task is not None else None
     return _stale_view(state, actor, look, Act.REPLACE) if look is not None else None
 

@@ -60,12 +60,13 @@ class Teller:
         now: float,
         waited: float | None = None,
         link: bool = False,
+        late: bool = False,
     ) -> Warning:
-        """What a rule found, to the task that is about to do it."""
+        """What a rule found, to the task that is about to do it; `late`: too late to refuse it."""
         task = actor.task
         assert task is not None
         severity = self.severity(finding, state.path)
-        refused = severity == CONFLICT and self._policies.of(state.path, task.id) == "block"
+        refused = severity == CONFLICT and not late and self._policies.of(state.path, task.id) == "block"
         newest = finding.writes[0] if finding.writes else None
         path, text = state.path, actor.command.text
         return self._outbox.add(

@@ -308,6 +308,28 @@ def test_parallel_commands_of_one_task_lose_updates_too(w):
     assert warning.sibling_command == "two"
 
 
+@pytest.mark.parametrize("policy", ["warn", "block"])
+def test_an_update_is_lost_by_unlink_and_create_too(policy):
+    """It is told, never refused: the file is gone by then."""
+    w = World(policy=policy)
+    w.file("f")
+    one, two = w.run("A", "one"), w.run("A", "two")
+    one.read("f"), two.read("f")
+    two.write("f", "2")
+    one.checkout("f", "1")
+    assert w.told() == {("A", "f", "lost_update", "A")}
+    assert w.content("f") == b"1"
+
+
+def test_whoever_only_deletes_what_a_parallel_command_wrote_loses_no_update(w):
+    one, two = w.run("A", "one"), w.run("A", "two")
+    one.read("f"), two.read("f")
+    two.write("f", "2")
+    one.unlink("f")
+    two.write("f", "3")
+    assert not kinds(w)
+
+
 def test_processes_of_one_command_do_not(w):
     a = w.run("A")
     one, two = a.fork(), a.fork()
