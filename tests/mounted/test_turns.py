@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -195,8 +196,11 @@ def test_what_happens_to_a_path_under_anothers_turn_is_told_to_both(
     assert "concurrent_write" in kinds(workspace, "H")
 
 
-def test_a_circle_is_found_at_once(workspace: Workspace) -> None:
-    workspace.plain("sh", "-c", ": > f; : > g").ok()
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_a_circle_is_found_at_once(make_workspace: Callable[..., Workspace], size: int) -> None:
+    """Each holds one file and wants the next one's; no turn lapses and no wait ends before a minute."""
+    workspace = patient(make_workspace)
+    workspace.plain("sh", "-c", "touch f0 f1 f2 f3 f4").ok()
     script = """
         import sys
         a, b = sys.argv[1:3]
@@ -204,16 +208,86 @@ def test_a_circle_is_found_at_once(workspace: Workspace) -> None:
         stop("has one")
         g = open(b, "w"); g.write("y"); g.close(); f.close()
     """
-    with Agent(workspace, "A", script, "f", "g") as a, Agent(workspace, "B", script, "g", "f") as b:
-        a.until("has one")
-        b.until("has one")
+    with ExitStack() as stack:
+        agents = [
+            stack.enter_context(Agent(workspace, f"A{i}", script, f"f{i}", f"f{(i + 1) % size}", patience=40))
+            for i in range(size)
+        ]
+        for agent in agents:
+            agent.until("has one")
         begun = time.monotonic()
-        a.go()
-        b.go()
-        assert a.finish(go=False).code == 0 and b.finish(go=False).code == 0
-        assert time.monotonic() - begun < 4.0, "found, not timed out"
-    told = kinds(workspace, "A") + kinds(workspace, "B")
-    assert "concurrent_write" in told
+        for agent in agents:
+            agent.go()
+        assert [agent.finish(go=False).code for agent in agents] == [0] * size
+        assert time.monotonic() - begun < 20.0, "found, not timed out"
+    told = [w for w in workspace.warnings() if w["kind"] == "concurrent_write"]
+    assert any("neither could go on" in w["message"] for w in told)
+    assert len({w["path"] for w in told}) == 1, "one of them went on, the others waited for their turn"
+
+
+def test_many_files_in_any_order_never_stand_still(make_workspace: Callable[..., Workspace]) -> None:
+    """Six tasks hold up to three of five files each, taken in random order: all get through."""
+    workspace = patient(make_workspace)
+    workspace.plain("sh", "-c", "touch f0 f1 f2 f3 f4").ok()
+    script = """if True:
+        import random, sys
+        rng = random.Random(sys.argv[1])
+        for i in range(8):
+            held = []
+            for name in rng.sample(range(5), 3):
+                f = open(f"f{name}", "w")
+                f.write(sys.argv[1] * 1000)
+                f.flush()
+                held.append(f)
+            for f in held:
+                f.close()
+    """
+    begun = time.monotonic()
+    results = together(*[workspace.start(f"A{i}", sys.executable, "-c", script, str(i)) for i in range(6)])
+    assert [r.code for r in results] == [0] * 6, results
+    assert time.monotonic() - begun < 40.0
+    assert workspace.status()["queues"] == []
+
+
+def patient(make_workspace: Callable[..., Workspace]) -> Workspace:
+    workspace = make_workspace(mount=False)
+    (workspace.directory / "fsguard.toml").write_text("[turns]\nwait = 60\nlapse = 60\n")
+    workspace.mount()
+    return workspace
+
+
+def test_a_turn_is_passed_on_when_the_last_of_its_handles_is_closed(
+    make_workspace: Callable[..., Workspace],
+) -> None:
+    """Two processes of a task write one file: the first that is done gives nothing back."""
+    workspace = patient(make_workspace)
+    workspace.plain("touch", "f").ok()
+    script = 'f = open("f", "w"); f.write("mine"); f.flush(); stop("writes"); f.close(); stop("closed")'
+    with Agent(workspace, "H", script) as one, Agent(workspace, "H", script) as two:
+        one.until("writes"), two.until("writes")
+        late = workspace.start("L", "sh", "-c", WRITE)
+        queue(workspace)
+        one.go().until("closed")
+        assert queue(workspace)["holder"] == ["H"] and late.poll() is None
+        two.go().until("closed")
+        assert together(late)[0].code == 0
+        one.finish(), two.finish()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_holder_that_is_killed_gives_back_at_once(
+    make_workspace: Callable[..., Workspace], number: signal.Signals
+) -> None:
+    """Not only after a while without a write."""
+    workspace = patient(make_workspace)
+    with Agent(workspace, None, HOLDER, env={"FSGUARD_TASK": "H"}) as holder:
+        holder.until("holds")
+        late = workspace.start("L", "sh", "-c", WRITE)
+        queue(workspace)
+        os.kill(holder.process.pid, number)
+        assert together(late, seconds=20)[0].code == 0
+        holder.process.wait(10)
+    assert (workspace.root / "f").read_text() == "late\n"
 
 
 def test_an_open_log_file_holds_no_turn_and_appends_do_not_wait(workspace: Workspace) -> None:
