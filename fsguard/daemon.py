@@ -170,6 +170,7 @@ class Daemon:
             await nursery.start(self._serve)
             await nursery.start(self.connection.run, self.operations)
             self._register()
+            self.service.account.forget(self.spec.state_dir)
             ready.say({"ready": True, "pid": os.getpid(), "features": self.connection.features()})
             notifier.say(READY="1", STATUS=f"guarding {self.spec.workspace}")
             _log.info("mounted %s on %s", self.spec.workspace, self.spec.mountpoint)

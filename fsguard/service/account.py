@@ -93,8 +93,16 @@ class Account(Part):
             await trio.sleep(0)
         yield {"end": True}
 
+    @staticmethod
+    def forget(directory: str) -> None:
+        """What an earlier mount left there; if this one is killed, nobody shall take that for its own."""
+        try:
+            os.unlink(os.path.join(directory, RECORDS_FILE))
+        except OSError:
+            pass  # none, as a rule
+
     async def save(self, directory: str) -> None:
-        """Write all of it to `directory`, in place of what an earlier mount left there.
+        """Write all of it to `directory`, whole or not at all.
 
         It is done at the end of a mount, which must not fail for it: what is wrong
         is logged.

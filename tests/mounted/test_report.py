@@ -86,6 +86,20 @@ def test_the_records_outlive_the_mount_and_the_next_one_begins_anew(
     assert [(row["message"], row["warning"]) for row in old] == [(None, None)]
 
 
+def test_a_killed_mount_is_not_reported_by_the_records_of_an_earlier_one(
+    make_workspace: Callable[..., Workspace],
+) -> None:
+    w = make_workspace()
+    collide(w)
+    w.unmount()
+    assert w.fsguard("report", str(w.directory), "--fail-on", "conflict", cwd=w.top).code == 1
+    w.mount()
+    w.kill_daemon()
+    w.unmount()
+    result = w.fsguard("report", str(w.directory), "--fail-on", "conflict", cwd=w.top)
+    assert result.code == 3 and "a daemon that was killed leaves no records" in result.err
+
+
 def test_a_secret_is_named_and_not_shown(workspace: Workspace) -> None:
     collide(workspace, ".env")
     for form in ("json", "html", "github", "sarif", "junit"):

@@ -125,7 +125,8 @@ def _left(place: str | None, state_dir: str | None) -> Records:
         return records.join()
     raise NotMountedError(
         f"{start} is not guarded, and no earlier mount left records of it",
-        "mount it: `fsguard mount WORKSPACE`; was it mounted with --state-dir DIR, name that too",
+        "mount it: `fsguard mount WORKSPACE`. After an unmount name the workspace itself, as the user who\n"
+        "mounted it, and --state-dir DIR if that was named; a daemon that was killed leaves no records",
     )
 
 
