@@ -34,6 +34,10 @@ def main(argv: list[str]) -> int:
 
     if args.place and args.workspace and args.place != args.workspace:
         raise UsageError(f"two workspaces are named: {args.place} and {args.workspace}")
+    if args.format == "html" and args.output is None and sys.stdout.isatty():
+        raise UsageError(
+            "the page is for a browser, not for a terminal", "fsguard report --output report.html"
+        )
     records = load(args.place or args.workspace, args.state_dir)
     if since is not None:
         records.since(since)

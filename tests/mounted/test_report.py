@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -115,6 +116,15 @@ def test_since_leaves_out_what_is_older(workspace: Workspace) -> None:
     later = workspace.fsguard("log", "--limit", "1", "--json").json()["time"]
     part = workspace.fsguard("report", "--format", "json", "--since", later).json()
     assert part["warnings"] == [] and len(part["log"]) == 1
+
+
+def test_a_page_is_not_poured_into_a_terminal(workspace: Workspace) -> None:
+    leader, follower = os.openpty()
+    process = workspace.start(None, "fsguard", "report", stdout=follower)
+    os.close(follower)
+    assert process.wait(20) == 2
+    assert process.stderr is not None and "--output report.html" in process.stderr.read()
+    os.close(leader)
 
 
 def test_a_file_that_cannot_be_written_is_an_error_and_leaves_the_old_one(workspace: Workspace) -> None:
