@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
@@ -381,6 +382,18 @@ def test_a_thousand_children_of_one_shell_are_looked_through_once(desk):
             assert desk.open(child, place).waits
     assert not desk.open(shells[0], "x").waits
     assert desk.open(free, "x").ticket.broken
+
+
+def test_the_search_does_not_go_every_way_through(desk):
+    """Two writers on each of 60 files, both waiting for the next: 2**60 ways lead around."""
+    pairs = [[desk.actor(f"T{i}") for _ in range(2)] for i in range(60)]
+    for i, pair in enumerate(pairs):
+        for actor in pair:
+            desk.open(actor, f"f{i}")
+    began = time.process_time()
+    tickets = [desk.open(actor, f"f{(i + 1) % 60}").ticket for i, pair in enumerate(pairs) for actor in pair]
+    assert time.process_time() - began < 5.0
+    assert [t.broken for t in tickets] == [False] * 119 + [True]
 
 
 # -- the model ---------------------------------------------------------------------------
