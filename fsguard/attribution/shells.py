@@ -61,8 +61,10 @@ def marked(cmdline: bytes) -> dict[bytes, bytes]:
     """FSGUARD_TASK (and FSGUARD_PARENT) as a shell's script exports them; empty when it does not."""
     text = script(cmdline)
     found = _MARK.search(text) if text is not None else None
-    if found is None:
+    if found is None or text is None:
         return {}
+    if {other["task"] for other in _MARK.finditer(text)} != {found["task"]}:
+        return {}  # a script that works for several, one after the other: not known for which now
     env = {b"FSGUARD_TASK": found["task"]}
     if found["parent"]:
         env[b"FSGUARD_PARENT"] = found["parent"]

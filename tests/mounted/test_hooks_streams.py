@@ -339,6 +339,8 @@ def test_edit_against_bash_the_right_one_is_warned(
     assert f'"{y}"' in told and "sed -i" in told and "f" in told
     assert f'("{tool.role}"' in told, "who the sibling is"
     assert f'working on "{tool.intent}"' in told or not tool.intent, "and what it is about"
+    assert "`fsguard who f`" in told and "`fsguard restore f@" in told, "the next command"
+    assert "--- what you read" in told and "+seven" in told, "and the diff"
     assert "FSGUARD_TASK" not in told, "our own words are not part of anybody's command"
 
     # y's Edit, then x's Bash over it, by a redirection of the shell itself.

@@ -62,11 +62,19 @@ def test_a_script_that_begins_with_the_mark(words: tuple[str, ...]) -> None:
         ("bash", "-c", "export FSGUARD_TASK='of two words'; ls"),
         ("bash", "-c", f"export FSGUARD_TASK={'x' * 300}; ls"),
         ("bash", "-c", "xexport FSGUARD_TASK=a; ls"),
+        ("bash", "-c", 'for t in a b; do export FSGUARD_TASK="$t"; work; done'),
     ],
 )
 def test_words_that_are_merely_handled(words: tuple[str, ...]) -> None:
     assert shells.marked(cmdline(*words)) == {}
     assert shells.unmarked(cmdline(*words)) == cmdline(*words)
+
+
+def test_a_script_for_several_tasks_is_none_of_theirs() -> None:
+    script = "export FSGUARD_TASK=a; work > f; export FSGUARD_TASK=b; work > g"
+    assert shells.marked(cmdline("bash", "-c", script)) == {}
+    script = "export FSGUARD_TASK=a; work > f; export FSGUARD_TASK=a; work > g"
+    assert shells.marked(cmdline("bash", "-c", script)) == {b"FSGUARD_TASK": b"a"}
 
 
 def test_nothing_at_all() -> None:
