@@ -97,7 +97,8 @@ class _Text:
         self._lines.append(f"# TYPE {name} {kind}")
         for labels, value in samples:
             inner = ",".join(f'{key}="{_label(text)}"' for key, text in labels.items())
-            self._lines.append(f"{name}{{{inner}}} {value:.17g}" if inner else f"{name} {value:.17g}")
+            number = int(value) if value == int(value) else value  # the shortest that reads back the same
+            self._lines.append(f"{name}{{{inner}}} {number}" if inner else f"{name} {number}")
 
     def __str__(self) -> str:
         return "".join(line + "\n" for line in self._lines)
