@@ -11,7 +11,7 @@ from fsguard.cli import terminal, where
 from fsguard.cli.base import Parser
 from fsguard.control import registry
 from fsguard.control.client import Client
-from fsguard.errors import FsguardError, UsageError
+from fsguard.errors import FsguardError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,9 +45,7 @@ def main(argv: list[str]) -> int:
         "--listen", metavar="[HOST:]PORT", help="serve them by HTTP; HOST is of the loopback (127.0.0.1)"
     )
     args = parser.parse(argv)
-    if args.place and args.workspace and args.place != args.workspace:
-        raise UsageError(f"two workspaces are named: {args.place} and {args.workspace}")
-    given = args.place or args.workspace
+    given = where.named(args.place, args.workspace)
     everything = not given and registry.find(where.here()) is None
     named = None if everything else where.locate(given)
     if args.listen is not None:

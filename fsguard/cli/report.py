@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from fsguard.cli import terminal
+from fsguard.cli import terminal, where
 from fsguard.cli.base import Parser
 from fsguard.core.model import Kind
 from fsguard.errors import FsguardError, UsageError
@@ -32,13 +32,12 @@ def main(argv: list[str]) -> int:
         since = moment(args.since)
     from fsguard.cli.reports.records import load
 
-    if args.place and args.workspace and args.place != args.workspace:
-        raise UsageError(f"two workspaces are named: {args.place} and {args.workspace}")
+    place = where.named(args.place, args.workspace)
     if args.format == "html" and args.output is None and sys.stdout.isatty():
         raise UsageError(
             "the page is for a browser, not for a terminal", "fsguard report --output report.html"
         )
-    records = load(args.place or args.workspace, args.state_dir)
+    records = load(place, args.state_dir)
     if since is not None:
         records.since(since)
     failing = [w for w in records.warnings if not w["resolved"] and fail_on & {w["kind"], w["severity"]}]

@@ -9,7 +9,7 @@ import time
 from fsguard.cli import detach, holders, site, terminal, where
 from fsguard.cli.base import Parser
 from fsguard.control import mountinfo, registry
-from fsguard.errors import BusyError, DaemonError, NotMountedError, UsageError
+from fsguard.errors import BusyError, DaemonError, NotMountedError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,9 +41,7 @@ def main(argv: list[str]) -> int:
     how.add_argument("--dead", action="store_true", help="only if its daemon is gone; then as with --lazy")
     parser.json_flag()
     args = parser.parse(argv)
-    if args.place and args.workspace and args.place != args.workspace:
-        raise UsageError(f"two workspaces are named: {args.place} and {args.workspace}")
-    path = args.place or args.workspace or where.here()
+    path = where.named(args.place, args.workspace) or where.here()
     try:
         mountpoint, notes = target(path)
     except NotMountedError:

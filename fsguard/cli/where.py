@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fsguard.control.registry import Mount
 
-__all__ = ["here", "locate", "locate_for", "relative"]
+__all__ = ["here", "locate", "locate_for", "named", "relative"]
 
 
 def here() -> str:
@@ -22,14 +22,19 @@ def here() -> str:
         return "/"
 
 
+def named(given: str | None, other: str | None) -> str | None:
+    """The one workspace that was named, as an argument or as a flag; UsageError: two."""
+    if given and other and given != other:
+        raise UsageError(f"two workspaces are named: {given} and {other}")
+    return given or other
+
+
 def locate(given: str | None, other: str | None = None) -> Mount:
     """The mount that `given` (or `other`, or the directory we run in) belongs to.
 
     NotMountedError says what stands there instead.
     """
-    if given and other and given != other:
-        raise UsageError(f"two workspaces are named: {given} and {other}")
-    path = given or other or here()
+    path = named(given, other) or here()
     mount = registry.find(path)
     if mount is None:
         raise _not_mounted(path)
