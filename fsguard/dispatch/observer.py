@@ -15,6 +15,7 @@ from fsguard.core.model import CONFLICT, Act, Actor
 from fsguard.core.turns import Turns
 from fsguard.dispatch import attributes
 from fsguard.dispatch.openfile import OpenFile
+from fsguard.dispatch.orphans import Orphans
 from fsguard.dispatch.ports import Keeper, Processes
 from fsguard.dispatch.waiting import Waiting
 from fsguard.observer import (
@@ -65,6 +66,7 @@ class Dispatch:
         self.digest_limit = digest_limit
         self.open_files: dict[OpenFile, None] = {}
         self._writable: dict[FileView, list[OpenFile]] = {}
+        self.orphans = Orphans(guard, keeper)
         self.waiting = Waiting(
             guard, turns if turns is not None else Turns(), processes, wait_seconds, clock, self._writable
         )
@@ -133,6 +135,7 @@ class Dispatch:
                 sessions.remove(session)
             if not sessions:
                 self._writable.pop(file, None)
+                self.orphans.settle(file, session.part.writer.task, self.clock())
 
     def mapping_owner(self, session: OpenFile, file: FileView) -> Actor:
         """Whose mapping the kernel is flushing: only an O_RDWR handle can be mapped for it."""
@@ -164,10 +167,11 @@ class Dispatch:
         """
         self.waiting.behind.check(path, edit.actor)
         turn = self.waiting.foreign(file, path, edit.actor) if file is not None else None
-        if turn is None:
+        if turn is None or file is None:
             self.judge(edit, path, act, file)
             return False
         self.waiting.collide(edit, path, act, turn)
+        self.orphans.expect(file, path, act, edit)
         return True
 
     def base(self, edit: Edit, path: bytes, file: FileView | None, act: Act) -> None:

@@ -170,6 +170,8 @@ class OpenFile:
         now = self._dispatch.clock()
         for path in paths:
             self._dispatch.guard.done(edit, path, act, now)
+        if not paths and self.file is not None:
+            self._dispatch.orphans.written(self.file)
 
     # -- closing --------------------------------------------------------------
 

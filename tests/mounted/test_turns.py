@@ -196,6 +196,29 @@ def test_what_happens_to_a_path_under_anothers_turn_is_told_to_both(
     assert "concurrent_write" in kinds(workspace, "H")
 
 
+@pytest.mark.parametrize("way", ["rm f", "mv new f", "rm f; mv new f", "ln -f new f", "git checkout -q -- f"])
+def test_what_is_written_into_a_file_that_lost_its_name_is_kept(workspace: Workspace, way: str) -> None:
+    git = "git -c user.name=t -c user.email=t@e"
+    workspace.sh(
+        "B", f"echo old > f; git init -q . && git add f && {git} commit -qm one; echo new > new"
+    ).ok()
+    script = 'f = open("f", "w"); f.write("half"); f.flush(); stop("holds"); f.write(" whole"); f.close()'
+    with Agent(workspace, "H", script) as agent:
+        agent.until("holds")
+        workspace.sh("B", way).ok()
+        assert "concurrent_write" in kinds(workspace, "B")
+        agent.finish()
+
+    def kept() -> Any:
+        versions = workspace.fsguard("versions", "f", "--json").lines()
+        return {
+            workspace.fsguard("show", f"f@{v['version']}").out: v["sibling"] for v in versions if v["kept"]
+        }
+
+    until(lambda: "half whole" in kept(), "the final bytes")
+    assert kept()["half whole"] == "H" and kept()["half"] == "H", "also those at the time of the loss"
+
+
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_a_circle_is_found_at_once(make_workspace: Callable[..., Workspace], size: int) -> None:
     """Each holds one file and wants the next one's; no turn lapses and no wait ends before a minute."""
