@@ -23,6 +23,8 @@ PATIENCE = 120.0
 def pytest_collection_modifyitems(items):
     if not (os.path.exists("/etc/fsguard/ci.toml") and os.path.exists("/usr/local/bin/ci-job")):
         pytest.exit("these tests are for the machine of vagrant/ (make vagrant-test)", 3)
+    # ssh comes before the last units of a boot.
+    subprocess.run(["systemctl", "is-system-running", "--wait"], stdout=subprocess.DEVNULL, check=False)
 
 
 class Ended:
