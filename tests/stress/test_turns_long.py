@@ -135,3 +135,38 @@ def test_nobody_is_starved(workspace: Workspace, tasks: int) -> None:
     )
     assert max(waits) < 2 * round_time
     assert Path(workspace.root / "f").stat().st_size == 4000
+
+
+def test_a_slow_agent_is_not_starved(make_workspace: Callable[..., Workspace]) -> None:
+    """Seven hammer one file without a pause; the eighth comes now and then, and is served in its order."""
+    workspace = patient(make_workspace)
+    (workspace.root / "f").write_text("")
+    script = """if True:
+        import os, sys, time
+        done, pause = sys.argv[1], float(sys.argv[2])
+        rounds = 15 if pause else 1 << 30
+        for _ in range(rounds):
+            begun = time.monotonic()
+            fd = os.open("f", os.O_WRONLY | os.O_TRUNC)
+            got = time.monotonic()
+            os.write(fd, b"x" * 1000)
+            time.sleep(0.01)
+            os.close(fd)
+            print(got - begun, time.monotonic() - begun)
+            time.sleep(pause)
+            if not pause and os.path.exists(done):
+                break
+        if pause:
+            open(done, "w").close()
+    """
+    done = str(workspace.top / "done")
+    python = [sys.executable, "-c", script, done]
+    agents = [workspace.start(f"T{i}", *python, "0.3" if i == 0 else "0") for i in range(8)]
+    results = together(*agents, seconds=600)
+    assert all(r.code == 0 for r in results), results
+    slow = [float(line.split()[0]) for line in results[0].out.splitlines()]
+    rounds = [float(line.split()[1]) for r in results[1:] for line in r.out.splitlines()]
+    print(
+        f"the slow one waited {max(slow):.3f} s at most; mean round of the others {statistics.mean(rounds):.3f} s"
+    )
+    assert max(slow) < 2 * statistics.mean(rounds)
