@@ -14,7 +14,8 @@ __all__ = ["Change"]
 class Change:
     """One write session: an open file that is written, or a single change.
 
-    `bases` holds, per path, what was there before the session's first change.
+    `bases` holds, per path, what was there before the session's first change, `blind` the
+    paths that were given a file which the task had not seen.
     """
 
     actor: Actor
@@ -23,6 +24,7 @@ class Change:
     kept: dict[PathState, Kept] = field(default_factory=dict)
     first: dict[PathState, int] = field(default_factory=dict)
     last: dict[PathState, int] = field(default_factory=dict)
+    blind: set[PathState] = field(default_factory=set)
 
     def joined(self, actor: Actor) -> Change:
         """The same session, gone on with by another process of the task: `sh -c 'cat > f'`."""

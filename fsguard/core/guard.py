@@ -313,6 +313,7 @@ class Guard(Custody, Questions):
         change.first.setdefault(new, new.version)
         change.last[new] = new.version
         if blind:
+            change.blind.add(new)
             if picture is None or not picture.existed:
                 self.looks.moved(new, actor, now)
         else:
@@ -450,7 +451,10 @@ class Guard(Custody, Questions):
                 value, known = digest(), True
             if value is not None and value == base and undo is not None:
                 if undo.apply(state, change.actor):
-                    self.looks.knows(state, change.actor, now)
+                    if state in change.blind:  # moved away and back, unseen
+                        self.looks.moved(state, change.actor, now)
+                    else:
+                        self.looks.knows(state, change.actor, now)
                     if state in change.kept:
                         needless.append(change.kept[state])
                     for warning, path in change.raised:

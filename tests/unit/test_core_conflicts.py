@@ -806,3 +806,14 @@ def test_a_partial_read_then_an_edit_in_place_is_silent(w):
     w.run("A").patch("f", "X")
     w.run("A").append("f", "X")
     assert not w.warnings()
+
+
+def test_moving_a_file_away_and_back_is_no_look_at_it(w):
+    w.file("f", b"at first")
+    w.run("A").write("f", b"by A")
+    b = w.bare("B")
+    b.rename("f", "g")
+    b.rename("g", "f")
+    w.news()
+    b.unlink("f")
+    assert w.news()[0] == {("B", "f", "stale_write", "A")}
