@@ -1,4 +1,4 @@
-"""`fsguard hook git-pre-commit`: would this commit carry or undo a sibling's unseen work?
+"""`fsguard hook git-pre-commit`, `fsguard check --staged`: would a commit carry or undo others' unseen work?
 
 For the task in FSGUARD_TASK; a commit by no task is nobody's business here. What
 `git add` has read, the task has not therefore seen: only reads by other commands
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from fsguard.control.registry import Mount
 
-__all__ = ["policy_of", "run"]
+__all__ = ["Commit", "by_mount", "policy_of", "run", "staged"]
 
 SECONDS = 5.0
 _SHOWN = 20
@@ -42,9 +42,9 @@ def run() -> int:
     _thread.start_new_thread(_give_up, ())
     blocked = False
     try:
-        for mount, paths in _by_mount(_staged()):
+        for mount, paths in by_mount(staged()):
             with Client(mount, 2.0) as client:
-                blocked = _tell(_Commit(client, task, paths)) or blocked
+                blocked = _tell(Commit(client, task, paths)) or blocked
     except (FsguardError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         if os.environ.get("FSGUARD_DEBUG"):
             raise
@@ -59,7 +59,7 @@ def _give_up() -> None:
     os._exit(0)
 
 
-def _staged() -> list[str]:
+def staged() -> list[str]:
     """Absolute paths of what the commit changes."""
     top = _git("rev-parse", "--show-toplevel").removesuffix(b"\n")
     names = _git("diff", "--cached", "--name-only", "--no-renames", "--no-relative", "--no-ext-diff", "-z")
@@ -73,7 +73,7 @@ def _git(*words: str) -> bytes:
     return done.stdout if done.returncode == 0 else b""
 
 
-def _by_mount(paths: Sequence[str]) -> list[tuple[Mount, list[str]]]:
+def by_mount(paths: Sequence[str]) -> list[tuple[Mount, list[str]]]:
     """Each mount concerned, with the paths in it relative to its workspace."""
     mounts = [mount for _, mount in registry.entries() if mount.usable() and mount.alive()]
     found: dict[str, tuple[Mount, list[str]]] = {}
@@ -88,7 +88,7 @@ def _by_mount(paths: Sequence[str]) -> list[tuple[Mount, list[str]]]:
     return list(found.values())
 
 
-class _Commit:
+class Commit:
     """What one commit of `task` changes in one workspace."""
 
     def __init__(self, client: Client, task: str, paths: list[str]) -> None:
@@ -167,7 +167,7 @@ def _line(task: str, parents: dict[str, str | None]) -> list[str]:
     return line
 
 
-def _tell(commit: _Commit) -> bool:
+def _tell(commit: Commit) -> bool:
     """Print what was found; True when the policy forbids the commit."""
     found = commit.findings()
     if not found:

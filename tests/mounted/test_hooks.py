@@ -355,6 +355,13 @@ def test_a_commit_that_carries_what_a_sibling_did(workspace: Workspace) -> None:
         return workspace.plain("sh", "-c", script, env={**workspace.env, **env})
 
     workspace.run("B", "sed", "-i", "s/1/2/", "f").ok()
+    workspace.plain("git", "add", "-A").ok()
+    result = workspace.fsguard("check", "--task", "A", "--staged")
+    assert result.code == 1 and result.out.startswith('f: task "B"') and "sed -i" in result.out
+    assert workspace.fsguard("check", "--task", "B", "--staged", "--json").lines() == [
+        {"path": "f", "stale": False, "message": None}
+    ]
+    workspace.plain("git", "reset", "-q").ok()
     result = commit("A", "echo 3 > g; git add -A; git commit -qm 'all of it'")
     assert result.code == 0
     assert 'f: task "B" changed it last' in result.err and "g:" not in result.err
