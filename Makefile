@@ -65,12 +65,16 @@ unmount: workspace-named ## end the guard of a directory (says who holds it open
 
 test: system-test $(VENV)/.dev ## all tests: core, adapters, and real mounts (ARGS='-k NAME' for some)
 	@$(VENV)/bin/python -m pytest $(wildcard tests/unit tests/adapter tests/mounted) $(ARGS)
+	# Once more without the lane: what decides in every mode. (ARGS choose among the tests above.)
+	$(if $(strip $(ARGS)),,FSGUARD_TEST_IO=daemon $(VENV)/bin/python -m pytest \
+	  $(wildcard tests/mounted/test_posix_*.py) tests/mounted/test_warnings.py)
 
 stress: system-test $(VENV)/.dev ## the long runs: killed writers, power cuts, random schedules (ARGS as for test)
 	@$(VENV)/bin/python -m pytest tests/stress $(ARGS)
 
-bench: system-build $(VENV)/.dev ## what a hook costs, whole process, beside `python -c pass`
-	@$(VENV)/bin/python -m bench.hooks $(ARGS)
+bench: system-build $(VENV)/.dev ## side by side: both modes, native, and other passthrough filesystems (ARGS='-n 1 --only find')
+	@$(VENV)/bin/python -m tests.bench $(ARGS)
+	$(if $(strip $(ARGS)),,$(VENV)/bin/python -m tests.bench.hooks)
 
 check: system-build $(VENV)/.dev ## lint, format, types (strict) and the contracts between modules
 	@failed=()
@@ -207,7 +211,7 @@ ifneq ($(shell [ -x $(VENV)/bin/python ] && cat $(VENV)/.place 2>/dev/null),$(CU
 $(VENV)/.runtime: FORCE
 endif
 
-$(VENV)/.runtime: requirements.lock pyproject.toml $(wildcard fsguard/fuse/*.c) fsguard/__init__.py | system-build
+$(VENV)/.runtime: requirements.lock pyproject.toml $(wildcard fsguard/fuse/*.c fsguard/lane/*.[ch]) fsguard/__init__.py | system-build
 	@if [ "$$(cat $(VENV)/.place 2>/dev/null)" != "$$PWD" ] || [ ! -x $(VENV)/bin/python ]; then
 	  echo "fsguard: making the environment in $(VENV) ($$($(PYTHON) -V))"
 	  rm -rf $(VENV)

@@ -15,7 +15,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,13 +26,14 @@ from fsguard import __version__, config, mountflags
 from fsguard.attribution.cgroup import CgroupPattern
 from fsguard.attribution.resolver import Resolver
 from fsguard.control import registry
-from fsguard.control.server import serve
+from fsguard.control.server import Handler, Peer, serve
 from fsguard.core.guard import Guard, Limits
 from fsguard.core.model import Actor, Process
 from fsguard.core.policy import DEFAULT_IGNORE, Policies
 from fsguard.core.turns import Turns
 from fsguard.dispatch import Dispatch, Shield
-from fsguard.errors import BusyError, FsguardError, NotMountedError, UsageError
+from fsguard.errors import BusyError, FsguardError, MissingError, NotMountedError, UsageError
+from fsguard.fuse._library import interposed
 from fsguard.fuse.connection import Connection, mount
 from fsguard.fuse.filesystem import Settings as FuseSettings
 from fsguard.fuse.operations import Operations
@@ -69,7 +70,7 @@ class Spec:
     owner_uids: tuple[int, ...]
     config: str | None = None
     allow_other: bool | None = None
-    io: str = "daemon"
+    io: str = "auto"
     policy: str | None = None
     disabled: bool = False
     foreground: bool = False
@@ -135,12 +136,24 @@ class Daemon:
         ]
         self.shield = Shield(self.dispatch, describe)
         observer: Observer = NullObserver() if spec.disabled else self.shield
+        self.io, self.io_reason = _io(spec.io)
         lifetime = IN_PLACE_SECONDS if connection.in_place else 0.0
         self.operations = Operations(
             connection.workspace_fd,
             observer,
-            FuseSettings(entry_timeout=lifetime, attr_timeout=lifetime),
+            FuseSettings(
+                entry_timeout=lifetime,
+                attr_timeout=lifetime,
+                keep_cache=lifetime > 0,
+                lane=self.io == "lane",
+            ),
         )
+        self.dispatch.take_looks = self.operations.take_looks
+        self.dispatch.reading = self.operations.reading
+        if self.operations.lane is not None:
+            self.resolver.changed = self.operations.lane.forget
+            self.resolver.recall = self.operations.lane.known
+            self.resolver.learn = self.operations.lane.know
         self.service = Service(self.dispatch, self.resolver, self.status, keeper, connection.workspace_fd)
 
     def status(self) -> dict[str, Any]:
@@ -150,14 +163,15 @@ class Daemon:
             "mountpoint": self.spec.mountpoint,
             "in_place": self.connection.in_place,
             "pid": os.getpid(),
-            "io": self.spec.io,
+            "io": self.io,
+            "io_reason": self.io_reason,
             "disabled": self.spec.disabled,
             "config": list(self.settings.sources),
             "turn_wait": self.dispatch.waiting.seconds,
             "uptime": round(time.time() - self.started, 3),
             "features": self.connection.features(),
-            "requests": dict(self.operations.counts),
-            "open_files": len(self.operations.handles),
+            "requests": self.operations.requests(),
+            "open_files": self.operations.open_files(),
             "nodes": len(self.operations.nodes),
             "memory_bytes": _memory(),
             "keeping": self.store is not None,
@@ -189,7 +203,23 @@ class Daemon:
         _log.info("unmounted %s", self.spec.mountpoint)
 
     async def _serve(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        await serve(self.spec.socket, self.service.handlers(), self.spec.owner_uids, task_status=task_status)
+        await serve(self.spec.socket, self._handlers(), self.spec.owner_uids, task_status=task_status)
+
+    def _handlers(self) -> dict[str, Handler]:
+        """The service's, each of which knows what the lane has seen, and may change what it may do."""
+        lane, handlers = self.operations.lane, self.service.handlers()
+        if lane is None:
+            return handlers
+
+        def informed(handler: Handler) -> Handler:
+            def call(peer: Peer, params: dict[str, Any]) -> Awaitable[Any] | AsyncIterator[Any]:
+                self.operations.take_looks()
+                lane.revoke_all()
+                return handler(peer, params)
+
+            return call
+
+        return {name: informed(handler) for name, handler in handlers.items()}
 
     def _register(self) -> None:
         start = registry.start_time(os.getpid())
@@ -231,6 +261,8 @@ class Daemon:
         """Deletions whose author has ended are judged now, whoever asks or not."""
         while True:
             await trio.sleep(SETTLE_SECONDS)
+            if self.operations.lane is not None:
+                self.operations.lane.tidy()
             if self.guard.deletions:
                 with _not_fatal("judging deletions"):
                     self.guard.settle(time.time(), self._gone_once())
@@ -281,6 +313,18 @@ class Ready:
         os.close(self._fd)
         self._fd = None
         return True
+
+
+def _io(asked: str) -> tuple[str, str]:
+    """(the mode, why that one). MissingError: the one that was asked for cannot be had."""
+    if asked == "daemon":
+        return "daemon", "asked for"
+    if interposed():
+        return "lane", "asked for" if asked == "lane" else "pyfuse3 takes requests from the lane"
+    reason = "pyfuse3's calls into libfuse cannot be interposed here"
+    if asked == "lane":
+        raise MissingError(f"no lane: {reason}", "mount with --io daemon, or leave the choice to auto")
+    return "daemon", reason
 
 
 def _memory() -> int:

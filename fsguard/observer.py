@@ -21,7 +21,7 @@ Rules of the seam:
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -130,6 +130,14 @@ class Session(Protocol):
     def wrote(self, offset: int, size: int) -> None:
         """`size` bytes have landed (short writes: what really landed)."""
 
+    def goes_on(self, tid: int) -> bool:
+        """Whether further writes of this thread through the handle could be told in one, later:
+        nothing would be decided about them as long as nothing else concerns the file."""
+
+    def went_on(self, last: float) -> None:
+        """Such writes have come to an end; `last`: when the last one was (monotonic seconds; 0: there
+        was none)."""
+
     def released(self) -> None:
         """The last reference is gone; called before the backing fd is closed."""
 
@@ -203,6 +211,19 @@ class Observer(Protocol):
     def readlink(self, caller: Caller, file: FileView) -> None:
         """The target of a symlink is handed out."""
 
+    def looked(self, caller: Caller, file: FileView) -> Hashable | None:
+        """open(2) for reading only, where no session is wanted.
+
+        Gives whom the filesystem may name in `looks` for further opens by this
+        thread; None: it has to ask each time.
+        """
+
+    def looks(self, looks: Iterable[tuple[Hashable, Sequence[bytes], float]]) -> None:
+        """Opens for reading that were not announced one by one: (who, paths, seconds since the epoch)."""
+
+    def misses(self, path: bytes) -> bool:
+        """Whether `missed` wants to hear of lookups of `path`, where there is nothing now."""
+
     async def open(self, caller: Caller, file: FileView, flags: int) -> Session:
         """open(2) of an existing file, before the backing file is opened.
 
@@ -234,6 +255,10 @@ class _NullSession:
     def reading(self, tid: int) -> None: ...
     def writing(self, tid: int, offset: int, data: bytes) -> None: ...
     def wrote(self, offset: int, size: int) -> None: ...
+    def goes_on(self, tid: int) -> bool:
+        return True
+
+    def went_on(self, last: float) -> None: ...
     def released(self) -> None: ...
 
 
@@ -245,6 +270,14 @@ class NullObserver:
     def missed(self, caller: Caller, path: bytes) -> None: ...
 
     def readlink(self, caller: Caller, file: FileView) -> None: ...
+
+    def looked(self, caller: Caller, file: FileView) -> Hashable | None:
+        return "nobody"
+
+    def looks(self, looks: Iterable[tuple[Hashable, Sequence[bytes], float]]) -> None: ...
+
+    def misses(self, path: bytes) -> bool:
+        return False
 
     async def open(self, caller: Caller, file: FileView, flags: int) -> Session:
         return self._session

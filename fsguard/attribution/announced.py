@@ -9,7 +9,7 @@ the call is over belong to that task.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fsguard.core.model import Actor, Command, Process, Task
@@ -54,9 +54,13 @@ class Announcement:
 
 
 class Announced:
-    """The calls that are under way; one that never ends is forgotten."""
+    """The calls that are under way; one that never ends is forgotten.
 
-    def __init__(self) -> None:
+    :param changed: called when another one begins.
+    """
+
+    def __init__(self, changed: Callable[[], object] = lambda: None) -> None:
+        self._changed = changed
         self._calls: OrderedDict[str, Announcement] = OrderedDict()
 
     def __len__(self) -> int:
@@ -77,6 +81,7 @@ class Announced:
     ) -> Announcement:
         call = Announcement(call_id, Actor(task, process, command), path, writes, now)
         self._calls[call_id] = call
+        self._changed()
         self._expire(now)
         return call
 

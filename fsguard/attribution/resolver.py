@@ -84,7 +84,11 @@ class Resolver:
         self._threads: OrderedDict[int, tuple[int, int]] = OrderedDict()
         self._known: OrderedDict[int, _Known] = OrderedDict()
         self._processes: OrderedDict[int, Process] = OrderedDict()
-        self.announced = Announced()
+        self.changed: Callable[[], object] = lambda: None  # who a known thread works for may be another now
+        # Who was found, remembered outside for as long as that holds (`fuse.lane`).
+        self.recall: Callable[[int], object] = lambda tid: None
+        self.learn: Callable[[int, Actor], object] = lambda tid, actor: None
+        self.announced = Announced(self._say_changed)
         self.runs: dict[str, Run] = {}
         self._pids: dict[tuple[int, int], Run] = {}
         self.means: Counter[str] = Counter()
@@ -92,16 +96,21 @@ class Resolver:
             None, Process(0, 0, "?"), Command("p0", "a process that cannot be seen from here")
         )
 
+    def _say_changed(self) -> None:
+        self.changed()
+
     # -- runs -----------------------------------------------------------------
 
     def register(self, run: Run) -> None:
         self.runs[run.token] = run
         self._pids[(run.pid, run.start)] = run
         self._known.pop(run.pid, None)
+        self.changed()
 
     def forget_run(self, run: Run) -> None:
         self.runs.pop(run.token, None)
         self._pids.pop((run.pid, run.start), None)
+        self.changed()
 
     # -- lookup ---------------------------------------------------------------
 
@@ -110,9 +119,15 @@ class Resolver:
 
         `paths`: what it is about to touch, for the tool calls that are announced.
         """
+        if not len(self.announced):
+            known = self.recall(tid)
+            if isinstance(known, Actor):
+                return known
         actor = self._actor(tid)
-        if paths and len(self.announced):
-            return self.announced.find(actor.process, paths, self._clock()) or actor
+        if len(self.announced):
+            return (self.announced.find(actor.process, paths, self._clock()) if paths else None) or actor
+        if actor is not self._nobody:
+            self.learn(tid, actor)
         return actor
 
     def _actor(self, tid: int) -> Actor:
@@ -150,6 +165,9 @@ class Resolver:
             if len(self._threads) > MAX_PROCESSES:
                 self._threads.popitem(last=False)
         return tgid
+
+    def steady(self) -> bool:
+        return not len(self.announced)
 
     def opens_for_reading(self, tid: int) -> bool:
         """True when the thread is in an open(2) that wants to read and not to create.

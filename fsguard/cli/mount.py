@@ -27,7 +27,7 @@ class Wish:
         self,
         *,
         config: str | None = None,
-        io: str = "daemon",
+        io: str = "auto",
         policy: str | None = None,
         allow_other: bool | None = None,
         foreground: bool = False,
@@ -119,7 +119,12 @@ def _parser() -> Parser:
     parser.add_argument("--foreground", action="store_true", help="stay, log to stderr; Ctrl-C unmounts")
     parser.add_argument("--config", metavar="FILE", help="default: fsguard.toml in the workspace, if there")
     parser.add_argument("--state-dir", metavar="DIR", help="default: below $XDG_STATE_HOME/fsguard")
-    parser.add_argument("--io", choices=["daemon"], default="daemon", help="who moves the bytes")
+    parser.add_argument(
+        "--io",
+        choices=["auto", "lane", "daemon"],
+        default="auto",
+        help="who answers what needs no decision: the compiled lane, or Python for everything",
+    )
     parser.add_argument("--policy", choices=["warn", "block", "off"], help="default: as configured")
     parser.add_argument("--wait", metavar="TIME", help="how long an open waits for its turn: 10s, 500ms")
     parser.add_argument("--read-only", action="store_true", help="nobody writes through this mount")

@@ -201,7 +201,7 @@ def _wish(options: Options) -> Any:
 
     return Wish(
         config=options.config,
-        io=options.io or "daemon",
+        io=options.io or "auto",
         policy=options.policy,
         allow_other=options.allow_other,
         wait=options.wait,
@@ -233,7 +233,7 @@ def _remount(call: _Call, options: Options) -> int:
         status = client.call("status")
         for name, asked, now in (
             ("config", options.config and [os.path.realpath(options.config)], status.get("config")),
-            ("io", options.io, status.get("io")),
+            ("io", None if options.io == "auto" else options.io, status.get("io")),
         ):
             if asked is not None and asked != now:
                 raise UsageError(f"{name} cannot be changed by a remount", "unmount, then mount again")

@@ -17,6 +17,7 @@ __all__ = ["Options", "duration", "parse", "split"]
 POLICIES = ("warn", "block", "off")
 MAX_WAIT = 600.0
 
+IO_MODES = ("auto", "lane", "daemon")
 _OWN = ("policy", "wait", "config", "state_dir", "operator", "io", "allow_other", "noallow_other", "remount")
 # fstab(5), mount(8): how and when it is mounted, by whom it may be, and what only libmount looks at.
 _THEIRS = frozenset(
@@ -123,8 +124,8 @@ def _own(found: Options, name: str, value: str | None) -> None:
     elif name == "operator":
         found.operators.append(value)
     elif name == "io":
-        if value != "daemon":
-            raise UsageError(f"io is daemon, not {value}")
+        if value not in IO_MODES:
+            raise UsageError(f"io is one of {', '.join(IO_MODES)}, not {value}", "io=auto")
         found.io = value
     elif name == "config":
         found.config = _absolute(name, value)

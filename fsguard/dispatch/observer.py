@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from stat import S_ISLNK
+from typing import NamedTuple
 
 from fsguard.core.guard import Change as Edit
 from fsguard.core.guard import Guard
@@ -38,6 +39,14 @@ DESTROYS = frozenset({Act.WRITE, Act.TRUNCATE, Act.REPLACE, Act.DELETE})
 APPEND_LIMIT = 1024 * 1024  # a log is not read anew for every line
 
 
+class Opened(NamedTuple):
+    """One open file, for whoever asks: who opened it, open(2)'s flags, its names now."""
+
+    actor: Actor
+    flags: int
+    paths: Sequence[bytes]
+
+
 class Dispatch:
     """The observer that judges.
 
@@ -64,6 +73,9 @@ class Dispatch:
         if keeper is not None:
             guard.on_told = keeper.told
         self.digest_limit = digest_limit
+        self.take_looks: Callable[[], object] = lambda: None  # see Observer.looks; before anything is judged
+        # Who reads through handles of the filesystem's own (see Observer.looked), by the same names.
+        self.reading: Callable[[], Sequence[tuple[Hashable, Sequence[bytes]]]] = tuple
         self.open_files: dict[OpenFile, None] = {}
         self._writable: dict[FileView, list[OpenFile]] = {}
         self.orphans = Orphans(guard, keeper)
@@ -74,10 +86,7 @@ class Dispatch:
     # -- looks ----------------------------------------------------------------
 
     def missed(self, caller: Caller, path: bytes) -> None:
-        state = self.guard.ledger.find(path)
-        if state is None or not state.absent or not state.looks:
-            return
-        if self.processes.opens_for_reading(caller.tid):
+        if self.misses(path) and self.processes.opens_for_reading(caller.tid):
             self.guard.looked_absent(self.processes.actor(caller.tid, (path,)), path, self.clock())
 
     def readlink(self, caller: Caller, file: FileView) -> None:
@@ -89,6 +98,21 @@ class Dispatch:
 
     def attribute(self, caller: Caller, file: FileView, name: str) -> bytes | None:
         return attributes.value(self.guard, self.processes.actor(caller.tid).task, file, name)
+
+    def looked(self, caller: Caller, file: FileView) -> Actor | None:
+        paths = file.paths()
+        actor = self.processes.actor(caller.tid, paths)
+        self.guard.looked(actor, paths, self.clock())
+        return actor if self.processes.steady() else None
+
+    def looks(self, looks: Iterable[tuple[Hashable, Sequence[bytes], float]]) -> None:
+        for actor, paths, at in looks:
+            if isinstance(actor, Actor):
+                self.guard.looked(actor, paths, at)
+
+    def misses(self, path: bytes) -> bool:
+        state = self.guard.ledger.find(path)
+        return state is not None and state.absent and bool(state.looks)
 
     # -- open files -----------------------------------------------------------
 
@@ -137,6 +161,17 @@ class Dispatch:
                 self._writable.pop(file, None)
                 self.orphans.settle(file, session.part.writer.task, self.clock())
 
+    def opened(self) -> Iterator[Opened]:
+        """Every open file: those of the filesystem's own last."""
+        for f in self.open_files:
+            yield Opened(f.actor, f.flags, f.file.paths() if f.file is not None else ())
+        for actor, paths in self.reading():
+            if isinstance(actor, Actor):
+                yield Opened(actor, os.O_RDONLY, paths)
+
+    def open_total(self) -> int:
+        return len(self.open_files) + len(self.reading())
+
     def mapping_owner(self, session: OpenFile, file: FileView) -> Actor:
         """Whose mapping the kernel is flushing: only an O_RDWR handle can be mapped for it."""
         if session.flags & os.O_ACCMODE == os.O_RDWR:
@@ -150,6 +185,7 @@ class Dispatch:
 
     def judge(self, edit: Edit, path: bytes, act: Act, file: FileView | None = None) -> None:
         """Put what is to be said on record; raises OSError(EBUSY) when it is refused."""
+        self.take_looks()
         link = file is not None and not file.is_regular()
         if link and file is not None and not S_ISLNK(_mode(file)):
             return  # a FIFO or socket has no content that could be lost

@@ -173,6 +173,25 @@ class OpenFile:
         if not paths and self.file is not None:
             self._dispatch.orphans.written(self.file)
 
+    def goes_on(self, tid: int) -> bool:
+        file, part, dispatch = self.file, self.part, self._dispatch
+        if file is None or self.collided or part.turn is not None or dispatch.waiting.leases.held:
+            return False
+        edit, paths = self._writer(tid, file), file.paths()
+        append = bool(self.flags & os.O_APPEND)
+        turns = dispatch.waiting
+        if edit.actor.task is not None and not (
+            part.out or part.goes_on(edit.actor, append, turns.now(), turns.turns.lapse)
+        ):
+            return False
+        guard = dispatch.guard
+        return all(guard.current(edit, path) or guard.ignored(path) for path in paths)
+
+    def went_on(self, last: float) -> None:
+        if last > 0 and self.file is not None:
+            self.part.wrote = max(self.part.wrote, last)
+            self._size = max(self._size, self.file.size())
+
     # -- closing --------------------------------------------------------------
 
     def released(self) -> None:

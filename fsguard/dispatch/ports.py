@@ -47,6 +47,9 @@ class Processes(Protocol):
         has announced for them counts as the task's that announced it.
         """
 
+    def steady(self) -> bool:
+        """True when who a thread works for does not hang on what it touches."""
+
     def opens_for_reading(self, tid: int) -> bool:
         """True when the thread sits in an open(2) that wants to read, not to create."""
 

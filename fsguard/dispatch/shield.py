@@ -9,7 +9,7 @@ any more.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import TracebackType
@@ -45,6 +45,26 @@ class Shield:
             self._inner.readlink(caller, file)
         except Exception as error:
             self.fault("readlink", error)
+
+    def looked(self, caller: Caller, file: FileView) -> Hashable | None:
+        try:
+            return self._inner.looked(caller, file)
+        except Exception as error:
+            self.fault("open", error)
+            return None
+
+    def looks(self, looks: Iterable[tuple[Hashable, Sequence[bytes], float]]) -> None:
+        try:
+            self._inner.looks(looks)
+        except Exception as error:
+            self.fault("looks", error)
+
+    def misses(self, path: bytes) -> bool:
+        try:
+            return self._inner.misses(path)
+        except Exception as error:
+            self.fault("lookup", error)
+            return False
 
     async def open(self, caller: Caller, file: FileView, flags: int) -> Session:
         try:
@@ -148,6 +168,19 @@ class _Session:
     def wrote(self, offset: int, size: int) -> None:
         try:
             self.inner.wrote(offset, size)
+        except Exception as error:
+            self._shield.fault("write", error)
+
+    def goes_on(self, tid: int) -> bool:
+        try:
+            return self.inner.goes_on(tid)
+        except Exception as error:
+            self._shield.fault("write", error)
+            return False
+
+    def went_on(self, last: float) -> None:
+        try:
+            self.inner.went_on(last)
         except Exception as error:
             self._shield.fault("write", error)
 

@@ -30,6 +30,7 @@ def main() -> int:
     parser.add_argument("--foreground", action="store_true")
     parser.add_argument("--allow-other", action="store_true", default=None)
     parser.add_argument("--keep-cache", action="store_true")
+    parser.add_argument("--lane", action="store_true")
     parser.add_argument("--entry-timeout", type=float)
     parser.add_argument("--attr-timeout", type=float)
     arguments = parser.parse_args()
@@ -45,6 +46,7 @@ def main() -> int:
         entry_timeout=default if arguments.entry_timeout is None else arguments.entry_timeout,
         attr_timeout=default if arguments.attr_timeout is None else arguments.attr_timeout,
         keep_cache=arguments.keep_cache,
+        lane=arguments.lane,
     )
     operations = Operations(connection.workspace_fd, NullObserver(), settings)
     trio.run(_serve, connection, operations, ready)

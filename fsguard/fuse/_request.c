@@ -68,6 +68,7 @@ struct entry { /* struct fuse_entry_param, leading members */
 static int (*real_fd)(void *);
 static void (*real_process)(void *, const struct buf *);
 static int (*real_receive)(void *, struct buf *);
+static void (*real_exit)(void *);
 static int (*real_entry)(void *, const struct entry *);
 static int (*real_create)(void *, const struct entry *, const void *);
 static size_t (*real_direntry)(void *, char *, size_t, const char *, const struct entry *, off_t);
@@ -94,11 +95,12 @@ static int resolve(void)
     if (lib == NULL)
         return 0;
     *(void **)&real_receive = dlsym(lib, "fuse_session_receive_buf");
+    *(void **)&real_exit = dlsym(lib, "fuse_session_exit");
     *(void **)&real_fd = dlsym(lib, "fuse_session_fd");
     *(void **)&real_entry = dlsym(lib, "fuse_reply_entry");
     *(void **)&real_create = dlsym(lib, "fuse_reply_create");
     *(void **)&real_direntry = dlsym(lib, "fuse_add_direntry_plus");
-    if (!real_fd || !real_receive || !real_entry || !real_create || !real_direntry)
+    if (!real_exit || !real_fd || !real_receive || !real_entry || !real_create || !real_direntry)
         return 0;
     *(void **)&real_process = dlsym(lib, "fuse_session_process_buf");
     return real_process != NULL;
@@ -181,6 +183,22 @@ static void answer(void *session, const unsigned char *body, size_t size)
     Py_XDECREF(reply);
 }
 
+/* ---- requests that come from the lane instead of /dev/fuse ---- */
+
+static int (*source)(struct buf *);       /* the next request; see queue_receive() in lane/queue.c */
+static unsigned (*pending)(void);         /* is there anything that Python should know first? */
+static PyObject *before;                  /* then this is called */
+
+static void tell_before(void)
+{
+    if (!pending || !before || pending() == 0)
+        return;
+    PyObject *result = PyObject_CallNoArgs(before);
+    if (result == NULL)
+        PyErr_WriteUnraisable(before);
+    Py_XDECREF(result);
+}
+
 #define EXPORTED __attribute__((visibility("default")))
 
 EXPORTED void fuse_session_process_buf(void *session, const struct buf *buf);
@@ -198,6 +216,7 @@ void fuse_session_process_buf(void *session, const struct buf *buf)
     else
         look_at(buf->mem, buf->size);
     seen++;
+    tell_before();
     if (answerer && current.opcode < 64 && (answered >> current.opcode & 1))
         answer(session, (const unsigned char *)buf->mem + HEADER_SIZE, buf->size - HEADER_SIZE);
     else
@@ -207,6 +226,12 @@ void fuse_session_process_buf(void *session, const struct buf *buf)
 int fuse_session_receive_buf(void *session, struct buf *buf)
 {
     need();
+    if (source) {
+        int size = source(buf);
+        if (size == 0) /* over; pyfuse3 would start another worker */
+            real_exit(session);
+        return size;
+    }
     int got = real_receive(session, buf);
     /* The descriptor is non-blocking: when the caller was killed after poll() and before read(),
      * the kernel takes the request back. pyfuse3 ends at anything but EINTR. */
@@ -328,6 +353,23 @@ static PyObject *py_answer(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+static PyObject *py_take_from(PyObject *self, PyObject *args)
+{
+    (void)self;
+    PyObject *receive, *count, *callable;
+    if (!PyArg_ParseTuple(args, "OOO", &receive, &count, &callable))
+        return NULL;
+    void *source_of = PyCapsule_GetPointer(receive, "fsguard.receive");
+    void *pending_of = source_of ? PyCapsule_GetPointer(count, "fsguard.pending") : NULL;
+    if (pending_of == NULL)
+        return NULL;
+    *(void **)&source = source_of;
+    *(void **)&pending = pending_of;
+    Py_INCREF(callable);
+    Py_XSETREF(before, callable);
+    Py_RETURN_NONE;
+}
+
 static PyObject *py_look(PyObject *self, PyObject *arg)
 {
     (void)self;
@@ -349,6 +391,8 @@ static PyMethodDef methods[] = {
     {"current", py_current, METH_NOARGS, "(opcode, unique, tid, flags) of the current request."},
     {"take_interrupts", py_take_interrupts, METH_NOARGS, "Numbers of the requests interrupted since."},
     {"answer", py_answer, METH_VARARGS, "Let a callable answer the opcodes of a bit mask (None: no more)."},
+    {"take_from", py_take_from, METH_VARARGS,
+     "(receive, pending, before): requests come from there; before() is called first when something is pending."},
     {"look", py_look, METH_O, "Take a raw request as the current one."},
     {NULL, NULL, 0, NULL},
 };

@@ -20,3 +20,5 @@ def answer(answerer: Callable[[int, int, bytes], bytes | int] | None, opcodes: i
     """
 
 def look(request: bytes, /) -> None: ...
+def take_from(receive: object, pending: object, before: Callable[[], object], /) -> None:
+    """Requests come from `receive` from now on; `before()` runs before one when something is pending."""

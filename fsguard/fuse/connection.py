@@ -74,12 +74,17 @@ class Connection:
 
         async def finish() -> None:
             await self._handshake.finish()
+            lane = operations.lane
+            if lane is not None:
+                lane.serve(self._handshake.libfuse_fd, self._handshake.max_write, operations.take_looks)
+                loop.source = lane.eventfd
             task_status.started()
 
         def pass_interrupts() -> None:
             # libfuse handles FUSE_INTERRUPT by itself and pyfuse3 never hears of it.
             for unique in request.take_interrupts():
                 operations.observer.interrupted(unique)
+            operations.between_requests()
 
         loop = self._loop = Loop([self._handshake.start, finish], pass_interrupts)
         # pyfuse3 looks `trio` up as its module attribute each time; its own asyncio mode relies on it.

@@ -14,6 +14,7 @@ from ._library import pyfuse3
 from .backing import proc_path
 from .filesystem import Filesystem
 from .handles import Handle
+from .lane import Lane
 from .nodes import Node
 from .replies import async_handler, handler
 
@@ -40,6 +41,9 @@ class FileHandlers(Filesystem):
         node = self.nodes[id_]
         if not node.is_regular():  # the kernel opens special files by itself
             raise OSError(ENXIO, "not a regular file")
+        if self.lane is not None and flags & (os.O_ACCMODE | os.O_TRUNC) == os.O_RDONLY:
+            return self._open_in_lane(self.lane, node, flags, ctx)
+        self.revoke(node)
         session = await self.observer.open(self.caller(ctx), node, flags)
         try:
             fd, readable = self._open_backing(node, flags)
@@ -56,6 +60,19 @@ class FileHandlers(Filesystem):
             raise
         return self._opened(node, fd, flags, session, readable)
 
+    def _open_in_lane(self, lane: Lane, node: Node, flags: int, ctx: Context) -> pyfuse3.FileInfo:
+        """An open for reading by a thread that the lane does not know yet."""
+        fd = self.backing.open(node, flags & _PASSED | os.O_RDONLY)
+        try:
+            actor = self.observer.looked(self.caller(ctx), node)
+            if actor is not None and ctx.pid > 0:
+                lane.know(ctx.pid, actor)
+            fh = lane.add_handle(node.id, fd, actor)
+        except BaseException:
+            os.close(fd)
+            raise
+        return pyfuse3.FileInfo(fh=fh, keep_cache=self.settings.keep_cache)
+
     def _opened(self, node: Node, fd: int, flags: int, session: Session, readable: bool) -> pyfuse3.FileInfo:
         try:
             session.opened(node)
@@ -63,7 +80,9 @@ class FileHandlers(Filesystem):
             os.close(fd)
             raise
         handle = self.handles.add(node, fd, flags, session, readable=readable)
-        return pyfuse3.FileInfo(fh=handle.fh, keep_cache=self.settings.keep_cache)
+        # A handle that may write too begins with an empty cache: its first READ is what tells of a look.
+        keep = self.settings.keep_cache and not handle.writable
+        return pyfuse3.FileInfo(fh=handle.fh, keep_cache=keep)
 
     def _open_backing(self, node: Node, flags: int) -> tuple[int, bool]:
         """(descriptor, readable). Write-only is opened for reading too: the guard compares."""
@@ -124,6 +143,12 @@ class FileHandlers(Filesystem):
             raise
         return info, self.entry(node, st)
 
+    def _grant(self, handle: Handle, tid: int) -> None:
+        """Where the next write of this thread would need no decision, let the lane do it."""
+        if self.lane is not None and handle.writable and tid and handle.session.goes_on(tid):
+            self.lane.grant(handle.node.id, handle.fh, handle.fd, tid, handle.append)
+            handle.granted = True
+
     @handler
     def read(self, fh: int, offset: int, size: int) -> bytes:
         tid = self.request.tid() if self.peeking else 0
@@ -134,6 +159,7 @@ class FileHandlers(Filesystem):
     @handler
     def write(self, fh: int, offset: int, data: bytes) -> int:
         handle = self.handles.file(fh)
+        self.revoke(handle.node)
         if self.peeking:
             how = self.request.flags()
             mapped = how & _WRITE_CACHE
@@ -155,6 +181,7 @@ class FileHandlers(Filesystem):
         handle.session.wrote(offset, done)
         if how & _WRITE_KILL_SUIDGID:
             self.drop_suid(fd, -1, tid)
+        self._grant(handle, tid)
         return done
 
     def _go_on(self, fd: int, data: bytes, offset: int, done: int) -> int:
@@ -212,6 +239,7 @@ class FileHandlers(Filesystem):
     @handler
     def release(self, fh: int) -> None:
         handle = self.handles.file(fh)
+        self.revoke(handle.node)
         try:
             handle.session.released()
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,8 +13,10 @@ from ._library import interposed, pyfuse3, request
 from .backing import Backing
 from .credentials import Creator, Identity
 from .handles import HandleTable
+from .lane import Lane
 from .nodes import Node, NodeTable
 from .replies import Attributes
+from .shared import LaneBacking, LaneTable
 
 __all__ = ["Filesystem", "Request", "Settings"]
 
@@ -25,13 +28,15 @@ class Settings:
     entry_timeout, attr_timeout: seconds for which a name and attributes are
     believed; 0 asks every time, so that changes behind the mount are seen at
     once. keep_cache: keep a file's pages from one open to the next (else only
-    until the next open). directories: cached directory descriptors.
+    until the next open). directories: cached directory descriptors. lane: what
+    needs no decision is answered without Python (one such filesystem a process).
     """
 
     entry_timeout: float = 0.0
     attr_timeout: float = 0.0
     keep_cache: bool = False
     directories: int = 512
+    lane: bool = False
 
 
 class Request(Protocol):
@@ -61,8 +66,17 @@ class Filesystem(pyfuse3.Operations):
         super().__init__()
         self.settings = settings or Settings()
         self.observer = observer
-        self.backing = Backing(root_fd, self.settings.directories)
-        self.nodes = NodeTable(self.backing)
+        self.lane: Lane | None = None
+        self.backing: Backing
+        self.nodes: NodeTable | LaneTable
+        if self.settings.lane:
+            s = self.settings
+            self.lane = Lane(root_fd, s.entry_timeout, s.attr_timeout, s.keep_cache)
+            self.backing = LaneBacking(root_fd)
+            self.nodes = LaneTable(self.backing)
+        else:
+            self.backing = Backing(root_fd, self.settings.directories)
+            self.nodes = NodeTable(self.backing)
         self.handles = HandleTable()
         self.identity = Identity()
         self.counts: dict[str, int] = defaultdict(int)
@@ -81,14 +95,40 @@ class Filesystem(pyfuse3.Operations):
         return Caller(ctx.pid, ctx.uid, ctx.gid, ctx.umask, unique)
 
     def creating(self, ctx: pyfuse3.RequestContext) -> Creator:
+        self.nodes.creating()
         return self.identity.creating(ctx.uid, ctx.gid, ctx.umask)
 
     def entry(self, node: Node, st: os.stat_result) -> pyfuse3.EntryAttributes:
         """A reply that hands the node to the kernel: one more lookup."""
-        node.lookups += 1
+        self.nodes.hand_out(node)
         return self.attributes.entry(node, st)
 
+    def take_looks(self) -> None:
+        """Tell the observer which files were opened for reading past us."""
+        if self.lane is not None and (looks := self.lane.take_looks()):
+            self.observer.looks(looks)
+
+    def revoke(self, node: Node) -> None:
+        """What is decided next about the file has to know of all writes, and comes before further ones."""
+        if self.lane is None or not node.handles:
+            return
+        last = self.lane.revoke(node.id)
+        for handle in node.handles.values():
+            if handle.granted:
+                handle.granted = False
+                handle.session.went_on(last)
+
+    def between_requests(self) -> None:
+        """Called before the next request is waited for."""
+        if isinstance(self.backing, LaneBacking):
+            self.backing.give_back()
+            self.take_looks()  # the lane wakes us when there are many, even without a request
+
     # ---- for status ----
+
+    def reading(self) -> list[tuple[Hashable, Sequence[bytes]]]:
+        """(who, paths) of what the lane has open for reading."""
+        return self.lane.reading() if self.lane is not None else []
 
     def open_handles(self) -> list[dict[str, object]]:
         """One dict per open file: fh, paths (bytes), flags as in open(2), the observer's session."""
@@ -98,4 +138,14 @@ class Filesystem(pyfuse3.Operations):
         ]
 
     def status(self) -> dict[str, object]:
-        return {"requests": dict(self.counts), "nodes": len(self.nodes), "open_files": len(self.handles)}
+        return {"requests": self.requests(), "nodes": len(self.nodes), "open_files": self.open_files()}
+
+    def requests(self) -> dict[str, int]:
+        """How many requests of each kind were answered."""
+        total = dict(self.counts)
+        for name, count in (self.lane.counts() if self.lane is not None else {}).items():
+            total[name] = total.get(name, 0) + count
+        return total
+
+    def open_files(self) -> int:
+        return len(self.handles) + (self.lane.load()["handles"] if self.lane is not None else 0)

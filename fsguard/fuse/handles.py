@@ -24,6 +24,7 @@ class Handle:
     session: Session
     readable: bool
     append: bool = field(init=False)
+    granted: bool = False  # the lane may have written through it
 
     def __post_init__(self) -> None:
         self.append = bool(self.flags & os.O_APPEND)

@@ -122,6 +122,9 @@ class Loop:
         self._lock = _ReadLock()
         self._poll: select.poll | None = None
         self._turn_ends = 0.0
+        self.source: int | None = (
+            None  # what is readable when there are requests, if not pyfuse3's descriptor
+        )
         self.over = False
         self.served = 0
         self.parked = 0
@@ -149,7 +152,7 @@ class Loop:
                 if self._first_waits:
                     return
             poll = self._poll = select.poll()
-            poll.register(fd, select.POLLIN)
+            poll.register(fd if self.source is None else self.source, select.POLLIN)
         self.served += 1
         self._between()
         now = time.monotonic()
@@ -168,7 +171,7 @@ class Loop:
         ):
             return
         self.parked += 1
-        await trio.lowlevel.wait_readable(fd)
+        await trio.lowlevel.wait_readable(fd if self.source is None else self.source)
         self._ready(poll.poll(0))
         self._turn_ends = time.monotonic() + TURN
 

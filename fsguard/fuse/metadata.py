@@ -67,6 +67,7 @@ class MetadataHandlers(FileHandlers):
 
     def _truncate(self, node: Node, handle: Handle | None, path: bytes, size: int, ctx: Context) -> None:
         session = handle.session if handle is not None else None
+        self.revoke(node)
         with self.observer.changing(self.caller(ctx), Truncated(node, size, session)):
             if handle is not None:
                 os.ftruncate(handle.fd, size)  # moves mtime even if the size stays

@@ -36,7 +36,7 @@ class NameHandlers(Filesystem):
         try:
             st = os.stat(name, dir_fd=self.backing.dir(parent), follow_symlinks=False)
         except FileNotFoundError:
-            known = parent.children.get(name)
+            known = self.nodes.child(parent, name)
             if known is not None:  # deleted behind the mount
                 self.nodes.remove_name(known, parent, name)
             self.observer.missed(self.caller(ctx), parent.path_of(name))
@@ -96,6 +96,7 @@ class NameHandlers(Filesystem):
         node, parent = self.nodes[id_], self.nodes[parent_id]
         if node.is_dir:
             raise PermissionError(EPERM, "hard link to a directory")
+        self.revoke(node)
         with (
             self.observer.changing(self.caller(ctx), Linked(parent.path_of(name), node)),
             self.backing.reach(node) as fd,
@@ -109,7 +110,9 @@ class NameHandlers(Filesystem):
 
     def _present(self, parent: Node, name: bytes) -> tuple[Node, os.stat_result]:
         st = os.stat(name, dir_fd=self.backing.dir(parent), follow_symlinks=False)
-        return self.nodes.enter(parent, name, st), st
+        node = self.nodes.enter(parent, name, st)
+        self.revoke(node)
+        return node, st
 
     def _before_losing(self, node: Node) -> bool:
         """Keep a descriptor of a node whose last known name may go; whether it is a new one.
@@ -121,6 +124,11 @@ class NameHandlers(Filesystem):
         self.backing.pin(node)
         return node.pinned
 
+    def _left(self, parent: Node, path: bytes, name: bytes) -> None:
+        """Nothing is at `path` any more; the lane has to tell if somebody may look there."""
+        if self.lane is not None and self.observer.misses(path):
+            self.lane.watch_miss(parent.id, name)
+
     def _lost(self, node: Node, parent: Node, name: bytes, st: os.stat_result) -> None:
         self.nodes.remove_name(node, parent, name)
         if node.is_dir or st.st_nlink <= 1:
@@ -131,7 +139,8 @@ class NameHandlers(Filesystem):
         parent = self.nodes[parent_id]
         node, st = self._present(parent, name)
         try:
-            with self.observer.changing(self.caller(ctx), Removed(parent.path_of(name), node)):
+            path = parent.path_of(name)
+            with self.observer.changing(self.caller(ctx), Removed(path, node)):
                 pinned = self._before_losing(node)
                 try:
                     os.unlink(name, dir_fd=self.backing.dir(parent))
@@ -140,6 +149,7 @@ class NameHandlers(Filesystem):
                         self.backing.unpin(node)
                     raise
                 self._lost(node, parent, name, st)
+            self._left(parent, path, name)
         finally:
             self.nodes.settle(node)
 
@@ -227,6 +237,7 @@ class NameHandlers(Filesystem):
                 self._lost(there, new_parent, new_name, there_st)
             self.nodes.remove_name(node, parent, name)
             self.nodes.add_name(node, new_parent, new_name)
+        self._left(parent, event.source, name)
 
     def _exchange(
         self,

@@ -193,6 +193,17 @@ class NodeTable:
         except KeyError:
             raise OSError(ESTALE, f"unknown node {id_}") from None
 
+    def child(self, parent: Node, name: bytes) -> Node | None:
+        """The node that `name` in `parent` is known to lead to."""
+        return parent.children.get(name)
+
+    def creating(self) -> None:
+        """Something is about to be made, and entered as `fresh`."""
+
+    def hand_out(self, node: Node) -> None:
+        """The kernel gets one more lookup of it."""
+        node.lookups += 1
+
     def find(self, st: os.stat_result) -> Node | None:
         node = self._by_key.get((st.st_dev, st.st_ino))
         return node if node is not None and node.kind == S_IFMT(st.st_mode) else None

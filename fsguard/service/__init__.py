@@ -124,7 +124,7 @@ class Service:
             "policy": guard.policies.default,
             "attribution": dict(self._resolver.means),
             "tasks": self._tasks.all(),
-            "open_handles": len(self._dispatch.open_files),
+            "open_handles": self._dispatch.open_total(),
             "pending": len(guard.outbox.pending()),
             "warnings_total": guard.outbox.total,
             "paths_known": len(guard.ledger),

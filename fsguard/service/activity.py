@@ -93,7 +93,7 @@ class Activity(Part):
             "tasks": [{**task, **doing.get(task["task"], idle).as_json()} for task in tasks],
             "external": doing.get(None, idle).as_json(),
             "open": held[:most],
-            "open_total": len(self._dispatch.open_files),
+            "open_total": self._dispatch.open_total(),
             "contended": self._contended(recent, most),
             "queues": self._dispatch.waiting.queues(),
             "leases": self._leases.all(),
@@ -110,9 +110,8 @@ class Activity(Part):
                 "path": show(path),
                 "mode": ("r", "w", "rw", "?")[f.flags & os.O_ACCMODE],
             }
-            for f in islice(self._dispatch.open_files, MOST_OPEN)
-            if f.file is not None
-            for path in f.file.paths()[:1]
+            for f in islice(self._dispatch.opened(), MOST_OPEN)
+            for path in f.paths[:1]
         ]
 
     @staticmethod

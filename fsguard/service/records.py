@@ -71,8 +71,8 @@ class Records(Part):
                     "command": f.actor.command.text,
                     "mode": ("r", "w", "rw", "?")[f.flags & os.O_ACCMODE],
                 }
-                for f in self._dispatch.open_files
-                if f.file is not None and path in f.file.paths()
+                for f in self._dispatch.opened()
+                if path in f.paths
             ],
         }
 

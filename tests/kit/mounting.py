@@ -78,7 +78,9 @@ class Workspace:
         self.directory = self.top / "w"
         self.root = self.top / "m" if separate else self.directory
         self.backing = self.directory if separate else None
-        self.options = tuple(options)
+        # Every test in every mode: FSGUARD_TEST_IO=daemon pytest tests/mounted
+        mode = os.environ.get("FSGUARD_TEST_IO")
+        self.options = (*(("--io", mode) if mode else ()), *options)
         self.announced: list[re.Pattern[str]] = []
         self.processes: list[subprocess.Popen[str]] = []
         self.mounted = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -206,6 +207,28 @@ def test_an_exported_task_is_enough(workspace: Workspace) -> None:
     assert who["writers"][0]["task"] == "exported"
     tasks = {t["task"]: t["parent"] for t in workspace.status()["tasks"]}
     assert tasks["exported"] == "boss"
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash", "python"])
+def test_a_task_exported_for_one_command_counts_from_its_first_call(workspace: Workspace, shell: str) -> None:
+    """What a child opens before it executes the command (it may share its parent's memory then) is the
+    shell's; what the command opens is the task's, however soon after."""
+    (workspace.root / "in.txt").write_text("x\n")
+    for i in range(10):
+        if shell == "python":
+            script = f"""if True:
+                import os
+                env = {{**os.environ, "FSGUARD_TASK": "agent-B"}}
+                first = (os.POSIX_SPAWN_OPEN, 0, "in.txt", os.O_RDONLY, 0)
+                os.posix_spawn("/bin/cp", ["cp", "in.txt", "out{i}"], env, file_actions=[first])
+                os.wait()
+            """
+            workspace.plain(sys.executable, "-c", script).ok()
+        else:
+            line = f"FSGUARD_TASK=agent-B cp in.txt out{i} < in.txt > log{i}; cat in.txt > /dev/null"
+            workspace.plain(shell, "-c", line).ok()
+        who = workspace.fsguard("who", f"out{i}", "--json").json()
+        assert who["writers"][0]["task"] == "agent-B", who
 
 
 def test_a_daemon_that_left_its_parents_keeps_its_task(workspace: Workspace) -> None:

@@ -108,7 +108,7 @@ def test_the_spec_says_all_that_the_daemon_needs(tmp_path, monkeypatch):
         "socket": place.socket,
         "registry_file": place.registry_file,
         "allow_other": uid == 0,
-        "io": "daemon",
+        "io": "auto",
         "policy": "block",
         "disabled": False,
         "owner_uids": [uid],

@@ -1,0 +1,131 @@
+"""The compiled lane as the filesystem drives it: set-up, and who is behind what it reports."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Hashable, Sequence
+
+from ..lane import OPCODES, engine
+from ._library import request
+
+__all__ = ["Lane"]
+
+# include/uapi/linux/fuse.h
+_FOPEN_KEEP_CACHE, _FOPEN_CACHE_DIR = 1 << 1, 1 << 3
+# More than there are processors: one may wait for the disk.
+THREADS = 4
+# For how long a thread counts as somebody's without being looked up again: as the resolver does
+# with a process that may have moved to another control group.
+KNOWN_SECONDS = 1.0
+GRANTED_SECONDS = 0.5
+MAX_ACTORS = 65_536
+_BUFFER = (1 << 20) + 8192  # requests carry at most fs.fuse.max_pages_limit pages: 1 MiB by default
+
+
+class Lane:
+    """One in a process, like the mount itself.
+
+    `entry_timeout`, `attr_timeout`: seconds for which the kernel may believe
+    names and attributes; `keep_cache`: keep a file's pages from one open to the
+    next.
+    """
+
+    def __init__(self, root_fd: int, entry_timeout: float, attr_timeout: float, keep_cache: bool) -> None:
+        engine.start(
+            root_fd=root_fd,
+            entry_ns=round(entry_timeout * 1e9),
+            attr_ns=round(attr_timeout * 1e9),
+            open_flags=_FOPEN_KEEP_CACHE if keep_cache else 0,
+            opendir_flags=_FOPEN_KEEP_CACHE | _FOPEN_CACHE_DIR if entry_timeout > 0 else 0,
+        )
+        self.eventfd = engine.eventfd()
+        self._last = 0  # numbers are not used twice: handles keep theirs
+        self._actors: dict[int, Hashable] = {}
+        self._numbers: dict[Hashable, int] = {}
+
+    def serve(self, device: int, max_write: int, before: Callable[[], object]) -> None:
+        """Read requests from `device` from now on; pyfuse3 gets those that are Python's.
+
+        `before()` is called before each of them, when there are looks to take.
+        """
+        os.set_blocking(device, False)
+        request.take_from(*engine.hooks(), before)
+        engine.serve(device, THREADS, max(_BUFFER, max_write + 8192))
+
+    def know(self, tid: int, actor: Hashable) -> None:
+        """Opens for reading by this thread, which is blocked in a request, are `actor`'s."""
+        number = self._number(actor)
+        if engine.known(tid) != number:
+            engine.know(tid, number, KNOWN_SECONDS)
+
+    def known(self, tid: int) -> Hashable | None:
+        """Whose the thread is, as `know` was told."""
+        return self._actors.get(engine.known(tid))
+
+    def _number(self, actor: Hashable) -> int:
+        number = self._numbers.get(actor)
+        if number is None:
+            if len(self._numbers) >= MAX_ACTORS:
+                self.forget()
+            self._last = number = self._last % 0xFFFFFFFF + 1
+            self._numbers[actor] = number
+            self._actors[number] = actor
+        return number
+
+    def forget(self) -> None:
+        """Who is who may have changed: every thread is looked up anew."""
+        engine.forget_threads(False)
+        engine.revoke_all()
+        if not engine.pending():
+            self._actors.clear()
+            self._numbers.clear()
+
+    def tidy(self) -> None:
+        """Give back what watches threads that were not heard of for a while; once a second or so."""
+        engine.forget_threads(True)
+
+    def take_looks(self) -> list[tuple[Hashable, Sequence[bytes], float]]:
+        """(actor, paths, time) of the opens for reading since the last time; seconds since the epoch."""
+        if not engine.pending():
+            return []
+        return [
+            (self._actors[number], paths, at)
+            for number, paths, at in engine.take_looks()
+            if number in self._actors
+        ]
+
+    def reading(self) -> list[tuple[Hashable, Sequence[bytes]]]:
+        """(actor, paths) of the handles that are open for reading."""
+        return [(self._actors.get(number, 0), paths) for number, paths in engine.reading()]
+
+    def add_handle(self, id_: int, fd: int, actor: Hashable | None) -> int:
+        """The number of a handle that the lane reads from; it closes `fd`. Raises OSError."""
+        return engine.add_handle(id_, fd, self._number(actor) if actor is not None else 0)
+
+    def grant(self, id_: int, fh: int, fd: int, tid: int, append: bool) -> None:
+        """Further writes of this thread through the handle need no decision, until anything else
+        concerns the file. Not for long: the thread may execute another program."""
+        engine.grant(id_, fh, fd, tid, append, GRANTED_SECONDS)
+
+    def revoke(self, id_: int) -> float:
+        """They do. When the last one was that did not come here (monotonic seconds; 0: none)."""
+        return engine.revoke(id_)
+
+    def revoke_all(self) -> None:
+        """Every next write comes here."""
+        engine.revoke_all()
+
+    def watch_miss(self, parent: int, name: bytes) -> None:
+        """Lookups of this name that find nothing are the filesystem's."""
+        engine.watch_miss(parent, name)
+
+    def counts(self) -> dict[str, int]:
+        """Requests answered without Python, by name."""
+        named: dict[str, int] = {}
+        for opcode, count in engine.counts().items():
+            name = OPCODES.get(opcode, str(opcode))
+            named[name] = named.get(name, 0) + count
+        return named
+
+    def load(self) -> dict[str, int]:
+        return engine.load()

@@ -1,0 +1,35 @@
+"""The lane: requests that need no decision are answered in C, by threads without the GIL.
+
+`_lane` holds the node table and answers lookups, attributes, listings and reading; whatever changes
+content or names goes on to the Python filesystem, which asks for nodes here. See `lane.h`.
+"""
+
+from __future__ import annotations
+
+from . import _lane as engine
+
+__all__ = ["OPCODES", "engine"]
+
+# include/uapi/linux/fuse.h; what `engine.counts()` counts by.
+OPCODES = {
+    1: "lookup",
+    2: "forget",
+    3: "getattr",
+    4: "setattr",
+    14: "open",
+    15: "read",
+    17: "statfs",
+    18: "release",
+    20: "fsync",
+    22: "getxattr",
+    23: "listxattr",
+    25: "flush",
+    27: "opendir",
+    28: "readdir",
+    29: "releasedir",
+    30: "fsyncdir",
+    34: "access",
+    42: "forget",
+    44: "readdir",
+    46: "lseek",
+}

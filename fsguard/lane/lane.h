@@ -1,0 +1,203 @@
+/* The lane: answers by itself what needs no decision, in threads of its own, without the GIL.
+ *
+ *   /dev/fuse ──► serve.c ──┬─► answered here: names, attributes, listings, reading
+ *                           └─► queue.c ──► Python (pyfuse3's loop takes it as if from /dev/fuse)
+ *
+ *   table.c    the node table, the only one: Python asks it through module.c
+ *   reach.c    from a node to its inode on the backing filesystem
+ *   listing.c  open directories
+ *   threads.c  which actor a thread belongs to, as Python has said
+ *   queue.c    what goes to Python: whole requests, and looks (who has opened what for reading)
+ *
+ * One mount a process, hence one lane. `lane.lock` guards the table, the handles and the looks; it
+ * is never held while something may block: system calls on the backing directory happen without it,
+ * and whoever holds it never asks for the GIL.
+ */
+#ifndef FSGUARD_LANE_H
+#define FSGUARD_LANE_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+
+#include "wire.h"
+
+enum { ROOT_ID = 1 };
+
+struct name { /* one name of one node: (parent, text) */
+    struct node *parent, *child;
+    struct name *next;  /* of the same child */
+    struct name *chain; /* in the hash */
+    uint32_t hash, length;
+    char text[];
+};
+
+struct node { /* one inode behind the mount */
+    uint64_t id, dev, ino;
+    uint32_t kind;        /* S_IFMT bits */
+    uint32_t holds;       /* handles, Python objects, requests and looks that use it */
+    int64_t lookups;      /* as the kernel counts them */
+    uint64_t children;    /* names in this directory */
+    struct name *names;
+    struct node *id_chain, *key_chain;
+    bool keyed;           /* found by (dev, ino); no longer once the inode is gone */
+    bool pinned;          /* `fd` is kept although (or because) no name leads here */
+    int fd;               /* O_PATH: of a directory (cached) or of a pinned node; -1: none */
+    uint32_t fd_users;    /* it is in use, without the lock, so many times */
+    struct node *newer, *older; /* cached directories, by last use */
+    uint64_t mutations;   /* changes of names in this directory that Python made */
+    uint64_t removals;    /* tells a listing that it has aged */
+    struct grant *grant;
+    uint32_t look_actor;  /* who looked last, and the look's number */
+    unsigned look_number;
+};
+
+/* Further writes by a thread through one of Python's handles need no decision. Taken back by whatever
+ * else concerns the node: an open, a look, another's write, a request that goes to Python. */
+struct grant {
+    uint64_t fh, epoch;
+    int fd;
+    uint32_t tid, under_way;
+    bool append, over;
+    int64_t until, last; /* CLOCK_MONOTONIC, ns; last: of the last write that went this way */
+};
+
+struct handle { /* open for reading, or an open directory */
+    uint64_t fh;
+    struct node *node;
+    struct handle *chain;
+    int fd;
+    bool has_read;
+    unsigned look_number; /* of the look that the open was */
+    uint32_t actor;       /* whose it is, 0: not known */
+    struct listing *listing;
+};
+
+struct lane {
+    pthread_mutex_t lock;
+    int device, root_fd;
+    uint64_t root_dev;
+    uint64_t entry_ns, attr_ns; /* for how long the kernel may believe */
+    uint32_t open_flags, opendir_flags;
+    size_t buffer_size;
+    atomic_bool forward_reads;  /* every open for reading is Python's (tool calls are announced) */
+    atomic_bool over;
+    atomic_ullong counts[64];   /* requests answered here, by opcode */
+    atomic_ullong forwarded;
+};
+extern struct lane lane;
+
+static inline void lock(void) { pthread_mutex_lock(&lane.lock); }
+static inline void unlock(void) { pthread_mutex_unlock(&lane.lock); }
+int64_t monotonic_ns(void);
+
+/* ---- table.c; the lock is held by the caller ---- */
+
+bool table_start(const struct stat *root);
+struct node *table_get(uint64_t id);
+struct node *table_find(uint64_t dev, uint64_t ino);
+struct node *table_root(void);
+uint64_t table_size(void);
+uint64_t table_next_id(void);
+struct name *name_find(struct node *parent, const char *text, size_t length);
+/* NULL: out of memory. `fresh`: just created; a node of an id below `since` that is known by this inode
+ * number belonged to a file that was deleted behind the mount. */
+struct node *table_enter(struct node *parent, const char *text, size_t length, const struct stat *st,
+                         bool fresh, uint64_t since);
+bool name_add(struct node *node, struct node *parent, const char *text, size_t length);
+void name_remove(struct node *node, struct node *parent, const char *text, size_t length);
+void node_detach(struct node *node);
+void node_forget(struct node *node, int64_t count);
+void node_settle(struct node *node);
+static inline void node_hold(struct node *node) { node->holds++; }
+static inline void node_release(struct node *node)
+{
+    node->holds--;
+    node_settle(node);
+}
+/* The number of names; `each` gets every path that can be said. */
+void node_paths(struct node *node, void (*each)(void *, const char *, size_t), void *with);
+static inline bool node_is(const struct node *node, const struct stat *st)
+{
+    return node->ino == st->st_ino && node->dev == st->st_dev && node->kind == (st->st_mode & S_IFMT);
+}
+uint64_t shown_ino(uint64_t dev, uint64_t ino);
+/* Names that still count although the inode has fewer: checked without the lock. */
+void names_check(uint64_t id, uint64_t links, uint64_t keep_parent, const char *keep, size_t length);
+
+/* ---- reach.c; without the lock; 0 or -errno, descriptors: -errno ---- */
+
+int dir_acquire(struct node *node); /* the caller holds the node; give back with dir_release */
+void dir_release(struct node *node);
+int node_stat(struct node *node, struct stat *st);
+int node_open(struct node *node, int flags); /* the caller's to close */
+int node_pin(struct node *node);
+void node_unpin(struct node *node);
+void dir_forget(struct node *node); /* with the lock: close what is cached */
+
+/* ---- listing.c ---- */
+
+struct listing;
+void listing_free(struct listing *listing);
+/* Fill `out` from `offset` on; the number of bytes or -errno. */
+ssize_t listing_read(struct handle *handle, uint64_t offset, bool plus, char *out, size_t size);
+void listing_undo(const char *out, size_t size); /* the kernel did not get it */
+
+/* ---- handles, in serve.c ---- */
+
+#define LANE_FH (1ULL << 62) /* Python counts from 1 */
+/* The lock is held by the caller; takes fd over and a hold of the node. NULL: out of memory. */
+struct handle *handle_add(struct node *node, int fd, uint32_t actor);
+void handle_each(void (*each)(void *, const struct handle *), void *with);
+uint64_t handle_count(void);
+void attr_fill(struct wire_attr *attr, const struct stat *st);
+void entry_fill(struct wire_entry *entry, const struct node *node, const struct stat *st);
+void *serve(void *unused);
+
+/* With the lock, which may be given up for a moment: a write may be under way. */
+void grant_revoke(struct node *node);
+extern uint64_t grant_epoch; /* grants of an earlier one do not count */
+
+/* ---- threads.c ---- */
+
+bool thread_know(uint32_t tid, uint32_t actor, int64_t for_ns);
+uint32_t thread_actor(uint32_t tid); /* 0: not known (any more) */
+void threads_forget(bool expired_only);
+
+/* ---- queue.c ---- */
+
+struct buf { /* struct fuse_buf of libfuse, leading members */
+    size_t size;
+    int flags;
+    void *mem;
+};
+enum { LOOKS = 8192, MAX_MISSES = 65536 };
+struct look {
+    struct node *node;
+    uint32_t actor;
+    int64_t time; /* CLOCK_REALTIME, ns */
+};
+bool queue_start(void);
+int queue_eventfd(void);
+void *buffer_take(void);
+void buffer_give(void *mem);
+void queue_push(void *mem, size_t size); /* takes the buffer over */
+void queue_end(void);
+int queue_receive(struct buf *buf); /* for fuse_session_receive_buf */
+/* With the lock held. False: no room, Python has to take the request. */
+bool look_add(struct node *node, uint32_t actor);
+bool looks_take(struct look *look);
+bool look_is_pending(unsigned number);
+unsigned looks_pending(void);
+/* Names whose absence somebody may look at (with the lock held). */
+void miss_watch(uint64_t parent, const char *text, size_t length);
+bool miss_watched(uint64_t parent, const char *text, size_t length);
+
+#endif

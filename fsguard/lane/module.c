@@ -1,0 +1,730 @@
+/* What Python may ask of the lane, and tell it. Called with the GIL held; the lane's own threads
+ * never want it, so nothing here can wait for Python. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "lane.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+static PyObject *os_error(int error)
+{
+    errno = error;
+    return PyErr_SetFromErrno(PyExc_OSError);
+}
+
+static bool started;
+
+static PyObject *py_start(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    static char *words[] = {"root_fd", "entry_ns", "attr_ns", "open_flags", "opendir_flags", NULL};
+    struct stat st;
+    unsigned long long entry_ns, attr_ns;
+    (void)self;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iKKII", words, &lane.root_fd, &entry_ns, &attr_ns,
+                                     &lane.open_flags, &lane.opendir_flags))
+        return NULL;
+    if (started)
+        return os_error(EALREADY);
+    if (fstat(lane.root_fd, &st) < 0)
+        return os_error(errno);
+    lane.entry_ns = entry_ns, lane.attr_ns = attr_ns;
+    lane.root_dev = st.st_dev;
+    if (!table_start(&st) || !queue_start())
+        return PyErr_NoMemory();
+    started = true;
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_serve(PyObject *self, PyObject *args)
+{
+    unsigned threads;
+    Py_ssize_t buffer_size;
+    pthread_t thread;
+    sigset_t all, before;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "iIn", &lane.device, &threads, &buffer_size))
+        return NULL;
+    lane.buffer_size = (size_t)buffer_size;
+    /* Signals are Python's. */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = 0;
+    for (unsigned i = 0; i < threads && !error; i++)
+        if ((error = pthread_create(&thread, NULL, serve, NULL)) == 0)
+            pthread_detach(thread);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error)
+        return os_error(error);
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_eventfd(PyObject *self, PyObject *none)
+{
+    (void)self, (void)none;
+    return PyLong_FromLong(queue_eventfd());
+}
+
+static PyObject *py_hooks(PyObject *self, PyObject *none)
+{
+    (void)self, (void)none;
+    PyObject *receive = PyCapsule_New((void *)queue_receive, "fsguard.receive", NULL);
+    PyObject *pending = PyCapsule_New((void *)looks_pending, "fsguard.pending", NULL);
+    return Py_BuildValue("NN", receive, pending);
+}
+
+/* What pyfuse3 would get next, for tests that play the kernel. */
+static PyObject *py_next_request(PyObject *self, PyObject *none)
+{
+    (void)self, (void)none;
+    struct buf buf = {0};
+    int size = queue_receive(&buf);
+    PyObject *request = size > 0 ? PyBytes_FromStringAndSize(buf.mem, size) : Py_NewRef(Py_None);
+    buffer_give(buf.mem);
+    return request;
+}
+
+/* ---- looks ---- */
+
+/* Texts are gathered with the lock held and become Python objects without it: making objects may run
+ * the garbage collector, and with it whatever Python calls back here. */
+struct gather {
+    char *mem;
+    size_t used, size;
+    bool failed;
+};
+
+static void gather(struct gather *g, const void *data, size_t size)
+{
+    if (g->used + size > g->size) {
+        size_t room = (g->used + size) * 2 + 256;
+        char *more = realloc(g->mem, room);
+        if (more == NULL) {
+            g->failed = true;
+            return;
+        }
+        g->mem = more, g->size = room;
+    }
+    memcpy(g->mem + g->used, data, size);
+    g->used += size;
+}
+
+static void gather_path(void *with, const char *path, size_t size)
+{
+    gather(with, &size, sizeof size);
+    gather(with, path, size);
+}
+
+static PyObject *paths_of(struct gather *g)
+{
+    PyObject *list = PyList_New(0);
+    for (size_t at = 0; list && !g->failed && at + sizeof(size_t) <= g->used;) {
+        size_t size;
+        memcpy(&size, g->mem + at, sizeof size);
+        PyObject *item = PyBytes_FromStringAndSize(g->mem + at + sizeof size, (Py_ssize_t)size);
+        at += sizeof size + size;
+        if (item == NULL || PyList_Append(list, item) < 0)
+            Py_CLEAR(list);
+        Py_XDECREF(item);
+    }
+    free(g->mem);
+    PyObject *tuple = list ? PyList_AsTuple(list) : NULL;
+    Py_XDECREF(list);
+    return tuple;
+}
+
+static PyObject *py_take_looks(PyObject *self, PyObject *none)
+{
+    (void)self, (void)none;
+    struct look look;
+    PyObject *all = PyList_New(0);
+    for (unsigned left = looks_pending(); all && left; left--) {
+        struct gather g = {0};
+        lock();
+        bool there = looks_take(&look);
+        if (there) {
+            node_paths(look.node, gather_path, &g);
+            node_release(look.node);
+        }
+        unlock();
+        PyObject *paths = paths_of(&g);
+        PyObject *item = paths ? Py_BuildValue("INd", look.actor, paths, (double)look.time / 1e9) : NULL;
+        if (item == NULL || (there && PyList_Append(all, item) < 0))
+            Py_CLEAR(all);
+        Py_XDECREF(item);
+    }
+    return all;
+}
+
+static PyObject *py_pending(PyObject *self, PyObject *none)
+{
+    (void)self, (void)none;
+    return PyLong_FromUnsignedLong(looks_pending());
+}
+
+static PyObject *py_know(PyObject *self, PyObject *args)
+{
+    unsigned tid, actor;
+    double seconds;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "IId", &tid, &actor, &seconds))
+        return NULL;
+    return PyBool_FromLong(thread_know(tid, actor, (int64_t)(seconds * 1e9)));
+}
+
+static PyObject *py_known(PyObject *self, PyObject *arg)
+{
+    (void)self;
+    unsigned long tid = PyLong_AsUnsignedLong(arg);
+    if (tid == (unsigned long)-1 && PyErr_Occurred())
+        return NULL;
+    return PyLong_FromUnsignedLong(thread_actor((uint32_t)tid));
+}
+
+static PyObject *py_forget_threads(PyObject *self, PyObject *expired_only)
+{
+    (void)self;
+    threads_forget(expired_only == Py_True);
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_forward_reads(PyObject *self, PyObject *arg)
+{
+    (void)self;
+    int on = PyObject_IsTrue(arg);
+    if (on < 0)
+        return NULL;
+    atomic_store(&lane.forward_reads, on != 0);
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_watch_miss(PyObject *self, PyObject *args)
+{
+    unsigned long long parent;
+    const char *text;
+    Py_ssize_t length;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "Ky#", &parent, &text, &length))
+        return NULL;
+    lock();
+    miss_watch(parent, text, (size_t)length);
+    unlock();
+    Py_RETURN_NONE;
+}
+
+/* ---- nodes ---- */
+
+#define ID_ONLY(args, id)                                                                                           \
+    unsigned long long id = PyLong_AsUnsignedLongLong(args);                                                        \
+    if (id == (unsigned long long)-1 && PyErr_Occurred())                                                           \
+        return NULL;
+
+static PyObject *py_hold(PyObject *self, PyObject *arg)
+{
+    (void)self;
+    ID_ONLY(arg, id)
+    lock();
+    struct node *node = table_get(id);
+    if (node == NULL) {
+        unlock();
+        Py_RETURN_NONE;
+    }
+    node_hold(node);
+    uint64_t dev = node->dev, ino = node->ino;
+    uint32_t kind = node->kind;
+    unlock();
+    return Py_BuildValue("KKI", (unsigned long long)dev, (unsigned long long)ino, kind);
+}
+
+static PyObject *py_release(PyObject *self, PyObject *arg)
+{
+    (void)self;
+    ID_ONLY(arg, id)
+    lock();
+    struct node *node = table_get(id);
+    if (node && node->holds)
+        node_release(node);
+    unlock();
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_names(PyObject *self, PyObject *arg)
+{
+    (void)self;
+    ID_ONLY(arg, id)
+    struct gather g = {0};
+    lock();
+    struct node *node = table_get(id);
+    for (struct name *n = node ? node->names : NULL; n; n = n->next) {
+        uint64_t head[2] = {n->parent->id, n->length};
+        gather(&g, head, sizeof head);
+        gather(&g, n->text, n->length);
+    }
+    unlock();
+    PyObject *list = PyList_New(0);
+    for (size_t at = 0; list && !g.failed && at < g.used;) {
+        uint64_t head[2];
+        memcpy(head, g.mem + at, sizeof head);
+        PyObject *item = Py_BuildValue("Ky#", (unsigned long long)head[0], g.mem + at + sizeof head, (Py_ssize_t)head[1]);
+        at += sizeof head + head[1];
+        if (item == NULL || PyList_Append(list, item) < 0)
+            Py_CLEAR(list);
+        Py_XDECREF(item);
+    }
+    free(g.mem);
+    return list;
+}
+
+static PyObject *py_paths(PyObject *self, PyObject *arg)
+{
+    (void)self;
+    ID_ONLY(arg, id)
+    struct gather g = {0};
+    lock();
+    struct node *node = table_get(id);
+    if (node)
+        node_paths(node, gather_path, &g);
+    unlock();
+    return paths_of(&g);
+}
+
+/* (lookups, children, pinned, removals) */
+static PyObject *py_state(PyObject *self, PyObject *arg)
+{
+    (void)self;
+    ID_ONLY(arg, id)
+    lock();
+    struct node *node = table_get(id);
+    long long lookups = node ? node->lookups : 0;
+    unsigned long long children = node ? node->children : 0, removals = node ? node->removals : 0;
+    bool pinned = node && node->pinned;
+    unlock();
+    return Py_BuildValue("LKOK", lookups, children, pinned ? Py_True : Py_False, removals);
+}
+
+static PyObject *py_hand_out(PyObject *self, PyObject *arg)
+{
+    (void)self;
+    ID_ONLY(arg, id)
+    lock();
+    struct node *node = table_get(id);
+    if (node)
+        node->lookups++;
+    unlock();
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_forget(PyObject *self, PyObject *args)
+{
+    unsigned long long id;
+    long long count;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "KL", &id, &count))
+        return NULL;
+    lock();
+    struct node *node = table_get(id);
+    if (node)
+        node_forget(node, count);
+    unlock();
+    Py_RETURN_NONE;
+}
+
+/* The id of the node, held; 0: the parent is gone. */
+static PyObject *py_enter(PyObject *self, PyObject *args)
+{
+    unsigned long long parent, dev, ino, links, since;
+    unsigned mode;
+    const char *text;
+    Py_ssize_t length;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "Ky#KKIKK", &parent, &text, &length, &dev, &ino, &mode, &links, &since))
+        return NULL;
+    struct stat st = {.st_dev = dev, .st_ino = ino, .st_mode = mode, .st_nlink = links};
+    uint64_t id = 0, names = 0;
+    lock();
+    struct node *above = table_get(parent);
+    struct node *node = above ? table_enter(above, text, (size_t)length, &st, since != 0, since) : NULL;
+    if (node) {
+        node_hold(node);
+        id = node->id;
+        for (struct name *n = node->names; n; n = n->next)
+            names++;
+    }
+    unlock();
+    if (id && names > links && !S_ISDIR(mode))
+        names_check(id, links, parent, text, (size_t)length);
+    return PyLong_FromUnsignedLongLong(id);
+}
+
+static PyObject *py_find(PyObject *self, PyObject *args)
+{
+    unsigned long long dev, ino;
+    unsigned mode;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "KKI", &dev, &ino, &mode))
+        return NULL;
+    lock();
+    struct node *node = table_find(dev, ino);
+    uint64_t id = 0;
+    if (node && node->kind == (mode & S_IFMT)) {
+        node_hold(node);
+        id = node->id;
+    }
+    unlock();
+    return PyLong_FromUnsignedLongLong(id);
+}
+
+static PyObject *py_child(PyObject *self, PyObject *args)
+{
+    unsigned long long parent;
+    const char *text;
+    Py_ssize_t length;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "Ky#", &parent, &text, &length))
+        return NULL;
+    lock();
+    struct node *above = table_get(parent);
+    struct name *name = above ? name_find(above, text, (size_t)length) : NULL;
+    uint64_t id = 0;
+    if (name) {
+        node_hold(name->child);
+        id = name->child->id;
+    }
+    unlock();
+    return PyLong_FromUnsignedLongLong(id);
+}
+
+static PyObject *change_name(PyObject *args, bool add)
+{
+    unsigned long long id, parent;
+    const char *text;
+    Py_ssize_t length;
+    bool ok = true;
+    if (!PyArg_ParseTuple(args, "KKy#", &id, &parent, &text, &length))
+        return NULL;
+    lock();
+    struct node *node = table_get(id), *above = table_get(parent);
+    if (node && above) {
+        above->mutations++;
+        node_hold(node);
+        node_hold(above);
+        if (add)
+            ok = name_add(node, above, text, (size_t)length);
+        else
+            name_remove(node, above, text, (size_t)length);
+        node_release(node);
+        node_release(above);
+    }
+    unlock();
+    if (!ok)
+        return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_add_name(PyObject *self, PyObject *args)
+{
+    (void)self;
+    return change_name(args, true);
+}
+
+static PyObject *py_remove_name(PyObject *self, PyObject *args)
+{
+    (void)self;
+    return change_name(args, false);
+}
+
+static PyObject *py_detach(PyObject *self, PyObject *arg)
+{
+    (void)self;
+    ID_ONLY(arg, id)
+    lock();
+    struct node *node = table_get(id);
+    if (node) {
+        for (struct name *n = node->names; n; n = n->next)
+            n->parent->mutations++;
+        node_detach(node);
+    }
+    unlock();
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_pin(PyObject *self, PyObject *arg)
+{
+    (void)self;
+    ID_ONLY(arg, id)
+    lock();
+    struct node *node = table_get(id);
+    if (node)
+        node_hold(node);
+    unlock();
+    if (node == NULL)
+        return PyLong_FromLong(-ESTALE);
+    int error = node_pin(node);
+    lock();
+    node_release(node);
+    unlock();
+    return PyLong_FromLong(error);
+}
+
+static PyObject *py_unpin(PyObject *self, PyObject *arg)
+{
+    (void)self;
+    ID_ONLY(arg, id)
+    lock();
+    struct node *node = table_get(id);
+    if (node)
+        node_unpin(node);
+    unlock();
+    Py_RETURN_NONE;
+}
+
+/* The O_PATH descriptor of a directory, good until given back; -errno. */
+static PyObject *py_acquire_dir(PyObject *self, PyObject *arg)
+{
+    (void)self;
+    ID_ONLY(arg, id)
+    lock();
+    struct node *node = table_get(id);
+    if (node)
+        node_hold(node);
+    unlock();
+    int fd = node ? dir_acquire(node) : -ESTALE;
+    lock();
+    if (node)
+        node_release(node);
+    unlock();
+    return PyLong_FromLong(fd);
+}
+
+static PyObject *py_release_dir(PyObject *self, PyObject *arg)
+{
+    (void)self;
+    ID_ONLY(arg, id)
+    lock();
+    struct node *node = table_get(id);
+    unlock();
+    if (node) /* held since it was acquired */
+        dir_release(node);
+    Py_RETURN_NONE;
+}
+
+/* The descriptor of a pinned node, -1: none. Good as long as the caller holds the node. */
+static PyObject *py_pinned_fd(PyObject *self, PyObject *arg)
+{
+    (void)self;
+    ID_ONLY(arg, id)
+    lock();
+    struct node *node = table_get(id);
+    int fd = node && node->pinned ? node->fd : -1;
+    unlock();
+    return PyLong_FromLong(fd);
+}
+
+/* A handle that the lane reads from; takes the descriptor over. */
+static PyObject *py_add_handle(PyObject *self, PyObject *args)
+{
+    unsigned long long id;
+    int fd;
+    (void)self;
+    unsigned actor;
+    if (!PyArg_ParseTuple(args, "KiI", &id, &fd, &actor))
+        return NULL;
+    lock();
+    struct node *node = table_get(id);
+    struct handle *h = node ? handle_add(node, fd, actor) : NULL;
+    uint64_t fh = h ? h->fh : 0;
+    if (h)
+        h->has_read = true; /* Python has just noted the look */
+    unlock();
+    if (h == NULL)
+        return os_error(node ? ENOMEM : ESTALE);
+    return PyLong_FromUnsignedLongLong(fh);
+}
+
+static PyObject *py_grant(PyObject *self, PyObject *args)
+{
+    unsigned long long id, fh;
+    int fd, append;
+    unsigned tid;
+    double seconds;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "KKiIpd", &id, &fh, &fd, &tid, &append, &seconds))
+        return NULL;
+    lock();
+    struct node *node = table_get(id);
+    if (node)
+        grant_revoke(node);
+    struct grant *g = node ? node->grant : NULL;
+    if (node && g == NULL)
+        g = node->grant = malloc(sizeof *g);
+    if (g) {
+        int64_t until = monotonic_ns() + (int64_t)(seconds * 1e9);
+        *g = (struct grant){.fh = fh, .epoch = grant_epoch, .fd = fd, .tid = tid, .append = append, .until = until};
+    }
+    unlock();
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_revoke(PyObject *self, PyObject *arg)
+{
+    (void)self;
+    ID_ONLY(arg, id)
+    lock();
+    struct node *node = table_get(id);
+    int64_t last = 0;
+    if (node && node->grant) {
+        grant_revoke(node);
+        last = node->grant->last;
+        free(node->grant);
+        node->grant = NULL;
+    }
+    unlock();
+    return PyFloat_FromDouble((double)last / 1e9);
+}
+
+static PyObject *py_revoke_all(PyObject *self, PyObject *none)
+{
+    (void)self, (void)none;
+    lock();
+    grant_epoch++;
+    unlock();
+    Py_RETURN_NONE;
+}
+
+static void gather_reader(void *with, const struct handle *h)
+{
+    if (h->fd < 0)
+        return; /* a directory */
+    struct gather paths = {0};
+    node_paths(h->node, gather_path, &paths);
+    size_t head[2] = {h->actor, paths.used};
+    gather(with, head, sizeof head);
+    gather(with, paths.mem, paths.used);
+    free(paths.mem);
+}
+
+static PyObject *py_reading(PyObject *self, PyObject *none)
+{
+    (void)self, (void)none;
+    struct gather g = {0};
+    lock();
+    handle_each(gather_reader, &g);
+    unlock();
+    PyObject *list = PyList_New(0);
+    for (size_t at = 0; list && !g.failed && at < g.used;) {
+        size_t head[2];
+        memcpy(head, g.mem + at, sizeof head);
+        struct gather one = {0};
+        gather(&one, g.mem + at + sizeof head, head[1]);
+        PyObject *paths = paths_of(&one);
+        PyObject *item = paths ? Py_BuildValue("IN", (unsigned)head[0], paths) : NULL;
+        at += sizeof head + head[1];
+        if (item == NULL || PyList_Append(list, item) < 0)
+            Py_CLEAR(list);
+        Py_XDECREF(item);
+    }
+    free(g.mem);
+    return list;
+}
+
+static PyObject *py_inode(PyObject *self, PyObject *args)
+{
+    unsigned long long dev, ino;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "KK", &dev, &ino))
+        return NULL;
+    lock();
+    uint64_t shown = shown_ino(dev, ino);
+    unlock();
+    return PyLong_FromUnsignedLongLong(shown);
+}
+
+static PyObject *py_next_id(PyObject *self, PyObject *none)
+{
+    (void)self, (void)none;
+    lock();
+    uint64_t id = table_next_id();
+    unlock();
+    return PyLong_FromUnsignedLongLong(id);
+}
+
+static PyObject *py_load(PyObject *self, PyObject *none)
+{
+    (void)self, (void)none;
+    lock();
+    unsigned long long nodes = table_size(), open = handle_count();
+    unlock();
+    return Py_BuildValue("{sKsKsKsI}", "nodes", nodes, "handles", open, "forwarded",
+                         (unsigned long long)atomic_load(&lane.forwarded), "looks_pending", looks_pending());
+}
+
+static PyObject *py_counts(PyObject *self, PyObject *none)
+{
+    (void)self, (void)none;
+    PyObject *dict = PyDict_New();
+    for (unsigned i = 0; i < 64 && dict; i++) {
+        unsigned long long count = atomic_load(&lane.counts[i]);
+        PyObject *key = count ? PyLong_FromUnsignedLong(i) : NULL, *value = count ? PyLong_FromUnsignedLongLong(count) : NULL;
+        if (count && (!key || !value || PyDict_SetItem(dict, key, value) < 0))
+            Py_CLEAR(dict);
+        Py_XDECREF(key);
+        Py_XDECREF(value);
+    }
+    return dict;
+}
+
+static PyMethodDef methods[] = {
+    {"start", (PyCFunction)(void (*)(void))py_start, METH_VARARGS | METH_KEYWORDS, "Set up the table and the queue, once."},
+    {"serve", py_serve, METH_VARARGS, "(device, threads, buffer size): read requests from now on."},
+    {"eventfd", py_eventfd, METH_NOARGS, "Readable while there are requests for Python, or looks to take."},
+    {"hooks", py_hooks, METH_NOARGS, "What `_request` needs to take requests from the queue."},
+    {"next_request", py_next_request, METH_NOARGS, "The next request for Python; None: there is none."},
+    {"take_looks", py_take_looks, METH_NOARGS, "[(actor, [path], time)]: who has opened what for reading."},
+    {"pending", py_pending, METH_NOARGS, "How many looks there are to take."},
+    {"know", py_know, METH_VARARGS, "The thread belongs to the actor for so many seconds; whether that can be watched."},
+    {"known", py_known, METH_O, "The actor of a thread; 0: not known (any more)."},
+    {"forget_threads", py_forget_threads, METH_O, "Nothing is known of any thread any more (True: of those whose time is over)."},
+    {"forward_reads", py_forward_reads, METH_O, "Whether every open for reading goes to Python."},
+    {"watch_miss", py_watch_miss, METH_VARARGS, "Lookups of this name that find nothing go to Python."},
+    {"hold", py_hold, METH_O, "(dev, ino, kind) of a node, held; None: not there."},
+    {"release", py_release, METH_O, "Give one hold back."},
+    {"names", py_names, METH_O, "[(parent id, name)]"},
+    {"paths", py_paths, METH_O, "Workspace-relative paths."},
+    {"state", py_state, METH_O, "(lookups, children, pinned, removals)"},
+    {"hand_out", py_hand_out, METH_O, "The kernel gets one more lookup."},
+    {"forget", py_forget, METH_VARARGS, "The kernel gives lookups back."},
+    {"enter", py_enter, METH_VARARGS, "(parent, name, dev, ino, mode, nlink, since) -> id, held; 0: no such parent."},
+    {"find", py_find, METH_VARARGS, "(dev, ino, mode) -> id, held; 0: not known."},
+    {"child", py_child, METH_VARARGS, "(parent, name) -> id, held; 0: not known."},
+    {"add_name", py_add_name, METH_VARARGS, "(id, parent, name)"},
+    {"remove_name", py_remove_name, METH_VARARGS, "(id, parent, name)"},
+    {"detach", py_detach, METH_O, "The inode is gone."},
+    {"pin", py_pin, METH_O, "Keep a descriptor of the inode; 0 or -errno."},
+    {"unpin", py_unpin, METH_O, "No longer."},
+    {"acquire_dir", py_acquire_dir, METH_O, "The O_PATH descriptor of a directory, or -errno."},
+    {"release_dir", py_release_dir, METH_O, "Give it back."},
+    {"pinned_fd", py_pinned_fd, METH_O, "That descriptor, -1: none."},
+    {"add_handle", py_add_handle, METH_VARARGS, "(id, fd, actor) -> fh: the lane reads from it and closes it."},
+    {"grant", py_grant, METH_VARARGS, "(id, fh, fd, tid, append, seconds): writes like that need no decision."},
+    {"revoke", py_revoke, METH_O, "No longer; when the last one went that way (monotonic seconds), 0: none."},
+    {"revoke_all", py_revoke_all, METH_NOARGS, "No longer, anywhere."},
+    {"reading", py_reading, METH_NOARGS, "[(actor, (path,))] of the handles open for reading."},
+    {"inode", py_inode, METH_VARARGS, "(dev, ino) -> the inode number shown."},
+    {"next_id", py_next_id, METH_NOARGS, "The id that the next new node will get."},
+    {"load", py_load, METH_NOARGS, "Sizes, for status."},
+    {"counts", py_counts, METH_NOARGS, "{opcode: requests answered here}"},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "_lane", "Requests that need no decision, answered without Python.", -1, methods,
+    NULL, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit__lane(void)
+{
+    return PyModule_Create(&module);
+}

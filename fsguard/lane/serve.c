@@ -1,0 +1,779 @@
+/* The threads of the lane: each takes one request after the other from /dev/fuse, and answers it or
+ * hands it to Python. Which are answered here is the table `here` at the end.
+ */
+#include "lane.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <sys/sysmacros.h>
+#include <sys/uio.h>
+#include <sys/xattr.h>
+#include <time.h>
+#include <unistd.h>
+
+struct lane lane = {.lock = PTHREAD_MUTEX_INITIALIZER, .device = -1, .root_fd = -1};
+
+int64_t monotonic_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+/* ---- who takes the next request: see `serve` ---- */
+
+static pthread_mutex_t leading = PTHREAD_MUTEX_INITIALIZER;
+static _Thread_local bool leads;
+enum { SMALL = 131072 }; /* more bytes than that are another thread's chance */
+
+/* What comes now may take long. */
+static void step_down(void)
+{
+    if (leads)
+        pthread_mutex_unlock(&leading);
+    leads = false;
+}
+
+/* ---- replies ---- */
+
+static bool reply(const struct wire_in *in, const void *data, size_t size)
+{
+    struct wire_out out = {.len = (uint32_t)(sizeof out + size), .unique = in->unique};
+    struct iovec parts[2] = {{&out, sizeof out}, {(void *)data, size}};
+    ssize_t sent;
+    do
+        sent = writev(lane.device, parts, size ? 2 : 1);
+    while (sent < 0 && errno == EINTR);
+    /* Otherwise the caller is gone (ENOENT) or the mount is (ENODEV). */
+    return sent >= 0;
+}
+
+static void reply_error(const struct wire_in *in, int error)
+{
+    struct wire_out out = {.len = sizeof out, .error = error, .unique = in->unique};
+    while (write(lane.device, &out, sizeof out) < 0 && errno == EINTR)
+        ;
+}
+
+void attr_fill(struct wire_attr *a, const struct stat *st)
+{
+    memset(a, 0, sizeof *a);
+    a->ino = (uint64_t)st->st_dev == lane.root_dev ? st->st_ino : shown_ino(st->st_dev, st->st_ino);
+    a->size = (uint64_t)st->st_size, a->blocks = (uint64_t)st->st_blocks;
+    a->atime = (uint64_t)st->st_atim.tv_sec, a->atimensec = (uint32_t)st->st_atim.tv_nsec;
+    a->mtime = (uint64_t)st->st_mtim.tv_sec, a->mtimensec = (uint32_t)st->st_mtim.tv_nsec;
+    a->ctime = (uint64_t)st->st_ctim.tv_sec, a->ctimensec = (uint32_t)st->st_ctim.tv_nsec;
+    a->mode = st->st_mode, a->nlink = (uint32_t)st->st_nlink;
+    a->uid = st->st_uid, a->gid = st->st_gid;
+    /* The kernel's 32-bit form of a device number. */
+    unsigned low = minor(st->st_rdev);
+    a->rdev = (low & 0xff) | major(st->st_rdev) << 8 | (low & ~0xffu) << 12;
+    a->blksize = (uint32_t)st->st_blksize;
+}
+
+void entry_fill(struct wire_entry *e, const struct node *node, const struct stat *st)
+{
+    memset(e, 0, sizeof *e);
+    e->nodeid = node->id;
+    e->entry_valid = lane.entry_ns / 1000000000, e->entry_valid_nsec = (uint32_t)(lane.entry_ns % 1000000000);
+    e->attr_valid = lane.attr_ns / 1000000000, e->attr_valid_nsec = (uint32_t)(lane.attr_ns % 1000000000);
+    attr_fill(&e->attr, st);
+}
+
+static void reply_attr(const struct wire_in *in, const struct stat *st)
+{
+    struct wire_attr_out out = {.attr_valid = lane.attr_ns / 1000000000,
+                                .attr_valid_nsec = (uint32_t)(lane.attr_ns % 1000000000)};
+    attr_fill(&out.attr, st);
+    reply(in, &out, sizeof out);
+}
+
+/* ---- handles ---- */
+
+enum { HANDLE_BUCKETS = 4096 };
+static struct handle *handles[HANDLE_BUCKETS];
+static uint64_t next_fh = LANE_FH, handle_total;
+
+struct handle *handle_add(struct node *node, int fd, uint32_t actor)
+{
+    struct handle *h = calloc(1, sizeof *h);
+    if (h == NULL)
+        return NULL;
+    h->fh = next_fh++;
+    h->node = node, h->fd = fd, h->actor = actor, h->look_number = node->look_number;
+    node_hold(node);
+    h->chain = handles[h->fh % HANDLE_BUCKETS];
+    handles[h->fh % HANDLE_BUCKETS] = h;
+    handle_total++;
+    return h;
+}
+
+void handle_each(void (*each)(void *, const struct handle *), void *with)
+{
+    for (unsigned i = 0; i < HANDLE_BUCKETS; i++)
+        for (struct handle *h = handles[i]; h; h = h->chain)
+            each(with, h);
+}
+
+uint64_t handle_count(void) { return handle_total; }
+
+/* Good without the lock until its RELEASE, which the kernel sends when nothing else is under way. */
+static struct handle *handle_get(uint64_t fh)
+{
+    lock();
+    struct handle *h = handles[fh % HANDLE_BUCKETS];
+    while (h && h->fh != fh)
+        h = h->chain;
+    unlock();
+    return h;
+}
+
+static void handle_close(uint64_t fh)
+{
+    lock();
+    struct handle **at = &handles[fh % HANDLE_BUCKETS];
+    while (*at && (*at)->fh != fh)
+        at = &(*at)->chain;
+    struct handle *h = *at;
+    if (h) {
+        *at = h->chain;
+        handle_total--;
+        node_release(h->node);
+    }
+    unlock();
+    if (h == NULL)
+        return;
+    if (h->fd >= 0)
+        close(h->fd);
+    listing_free(h->listing);
+    free(h);
+}
+
+/* ---- grants ---- */
+
+uint64_t grant_epoch = 1;
+
+void grant_revoke(struct node *node)
+{
+    if (node->grant == NULL)
+        return;
+    node->grant->over = true;
+    /* A write that has begun lands before whatever comes now. */
+    while (node->grant->under_way) {
+        unlock();
+        sched_yield();
+        lock();
+    }
+}
+
+static enum verdict { DONE, FORWARD } do_write(struct wire_in *in, struct node *node, char *body, size_t size)
+{
+    struct wire_write write;
+    if (size < sizeof write)
+        return FORWARD;
+    memcpy(&write, body, sizeof write);
+    lock();
+    struct grant *g = node->grant;
+    bool granted = g && !g->over && g->fh == write.fh && g->tid == in->pid && g->epoch == grant_epoch
+                   && monotonic_ns() < g->until && !(write.write_flags & (WRITE_CACHE | WRITE_KILL_SUIDGID))
+                   && g->append == !!(write.flags & O_APPEND) && write.size <= size - sizeof write;
+    if (granted)
+        g->under_way++;
+    unlock();
+    if (!granted)
+        return FORWARD;
+    if (write.size > SMALL)
+        step_down();
+    size_t done = 0;
+    ssize_t put = 0;
+    do { /* pwrite(2) on a descriptor with O_APPEND appends, whatever the offset */
+        put = pwrite(g->fd, body + sizeof write + done, write.size - done, (off_t)(write.offset + done));
+        done += put > 0 ? (size_t)put : 0;
+    } while (put > 0 && done < write.size);
+    int error = errno;
+    lock();
+    g->under_way--;
+    g->last = monotonic_ns();
+    unlock();
+    if (put < 0 && done == 0)
+        return reply_error(in, -error), DONE;
+    struct wire_write_out out = {.size = (uint32_t)done};
+    reply(in, &out, sizeof out);
+    return DONE;
+}
+
+/* ---- requests; each gets a held node and the body, and says whether Python has to go on ---- */
+
+static size_t text_of(const char *body, size_t size, size_t *length)
+{
+    *length = strnlen(body, size);
+    return *length < size;
+}
+
+static enum verdict do_lookup(struct wire_in *in, struct node *parent, char *body, size_t size)
+{
+    struct stat st;
+    size_t length;
+    if (!text_of(body, size, &length))
+        return reply_error(in, -EINVAL), DONE;
+    int dir = dir_acquire(parent);
+    if (dir < 0)
+        return reply_error(in, dir), DONE;
+    struct wire_entry entry;
+    int error = 0;
+    uint64_t id = 0, links = 0;
+    bool found = false, watched = false;
+    for (int tries = 0; tries < 64; tries++) {
+        lock();
+        uint64_t mutations = parent->mutations;
+        unlock();
+        error = fstatat(dir, body, &st, AT_SYMLINK_NOFOLLOW) < 0 ? errno : 0;
+        lock();
+        if (parent->mutations != mutations) {
+            unlock();
+            continue; /* Python was changing names here */
+        }
+        if (error == ENOENT) {
+            struct name *name = name_find(parent, body, length);
+            if (name) { /* deleted behind the mount */
+                struct node *child = name->child;
+                node_hold(child);
+                name_remove(child, parent, body, length);
+                node_release(child);
+            }
+            watched = miss_watched(parent->id, body, length);
+        } else if (!error) {
+            struct node *node = table_enter(parent, body, length, &st, false, 0);
+            if (node == NULL) {
+                error = ENOMEM;
+            } else {
+                node->lookups++;
+                entry_fill(&entry, node, &st);
+                id = node->id;
+                for (struct name *n = node->names; n; n = n->next)
+                    links++;
+            }
+        }
+        found = !error;
+        unlock();
+        break;
+    }
+    dir_release(parent);
+    if (found) {
+        if (links > st.st_nlink && !S_ISDIR(st.st_mode))
+            names_check(id, st.st_nlink, parent->id, body, length);
+        if (!reply(in, &entry, sizeof entry)) {
+            lock();
+            struct node *node = table_get(id);
+            if (node)
+                node_forget(node, 1);
+            unlock();
+        }
+        return DONE;
+    }
+    if (watched)
+        return FORWARD;
+    if (error == ENOENT && lane.entry_ns > 0) { /* node 0: there is nothing, and the kernel may believe it */
+        struct wire_entry none = {.entry_valid = lane.entry_ns / 1000000000,
+                                  .entry_valid_nsec = (uint32_t)(lane.entry_ns % 1000000000)};
+        reply(in, &none, sizeof none);
+        return DONE;
+    }
+    reply_error(in, error ? -error : -ESTALE);
+    return DONE;
+}
+
+static void forget(uint64_t id, uint64_t count)
+{
+    lock();
+    struct node *node = table_get(id);
+    if (node)
+        node_forget(node, (int64_t)count);
+    unlock();
+}
+
+static void do_batch_forget(const char *body, size_t size)
+{
+    struct wire_batch_forget batch;
+    struct wire_forget_one one;
+    if (size < sizeof batch)
+        return;
+    memcpy(&batch, body, sizeof batch);
+    for (uint32_t i = 0; i < batch.count && size >= sizeof batch + (i + 1) * sizeof one; i++) {
+        memcpy(&one, body + sizeof batch + i * sizeof one, sizeof one);
+        forget(one.nodeid, one.nlookup);
+    }
+}
+
+static enum verdict do_getattr(struct wire_in *in, struct node *node, char *body, size_t size)
+{
+    struct wire_getattr get;
+    struct stat st;
+    int error;
+    if (size < sizeof get)
+        return reply_error(in, -EINVAL), DONE;
+    memcpy(&get, body, sizeof get);
+    struct handle *h = get.flags & GETATTR_FH && get.fh & LANE_FH ? handle_get(get.fh) : NULL;
+    if (h && h->fd >= 0)
+        error = fstat(h->fd, &st) < 0 ? -errno : 0;
+    else
+        error = node_stat(node, &st);
+    if (error)
+        reply_error(in, error);
+    else
+        reply_attr(in, &st);
+    return DONE;
+}
+
+static enum verdict do_setattr(struct wire_in *in, struct node *node, char *body, size_t size)
+{
+    struct wire_setattr set;
+    struct stat st;
+    char path[40];
+    if (size < sizeof set)
+        return reply_error(in, -EINVAL), DONE;
+    memcpy(&set, body, sizeof set);
+    if (set.valid & SET_SIZE)
+        return FORWARD;
+    bool dir = node->kind == S_IFDIR;
+    int fd = dir ? dir_acquire(node) : node_open(node, O_PATH);
+    if (fd < 0)
+        return reply_error(in, fd), DONE;
+    int error = 0;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    if (set.valid & (SET_UID | SET_GID)
+        && fchownat(fd, "", set.valid & SET_UID ? set.uid : (uid_t)-1, set.valid & SET_GID ? set.gid : (gid_t)-1,
+                    AT_EMPTY_PATH) < 0)
+        error = -errno;
+    if (!error && set.valid & SET_MODE && chmod(path, set.mode & 07777) < 0)
+        error = -errno;
+    if (!error && set.valid & (SET_ATIME | SET_MTIME)) {
+        struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_nsec = UTIME_OMIT}};
+        if (set.valid & SET_ATIME) {
+            times[0].tv_sec = (time_t)set.atime;
+            times[0].tv_nsec = set.valid & SET_ATIME_NOW ? UTIME_NOW : (long)set.atimensec;
+        }
+        if (set.valid & SET_MTIME) {
+            times[1].tv_sec = (time_t)set.mtime;
+            times[1].tv_nsec = set.valid & SET_MTIME_NOW ? UTIME_NOW : (long)set.mtimensec;
+        }
+        if (utimensat(AT_FDCWD, path, times, 0) < 0)
+            error = -errno;
+    }
+    if (!error && fstat(fd, &st) < 0)
+        error = -errno;
+    if (dir)
+        dir_release(node);
+    else
+        close(fd);
+    if (error)
+        reply_error(in, error);
+    else
+        reply_attr(in, &st);
+    return DONE;
+}
+
+/* What of open(2)'s flags goes on: not O_DIRECT (it needs aligned buffers). */
+enum { PASSED = O_APPEND | O_SYNC | O_DSYNC | O_NOATIME };
+
+static enum verdict do_open(struct wire_in *in, struct node *node, char *body, size_t size)
+{
+    struct wire_open open;
+    if (size < sizeof open)
+        return reply_error(in, -EINVAL), DONE;
+    memcpy(&open, body, sizeof open);
+    if ((open.flags & O_ACCMODE) != O_RDONLY || open.flags & O_TRUNC || node->kind != S_IFREG
+        || atomic_load(&lane.forward_reads))
+        return FORWARD;
+    uint32_t actor = thread_actor(in->pid);
+    if (actor == 0)
+        return FORWARD;
+    int fd = node_open(node, (int)(open.flags & PASSED) | O_RDONLY);
+    if (fd < 0)
+        return reply_error(in, fd), DONE;
+    lock();
+    grant_revoke(node);
+    struct handle *h = look_add(node, actor) ? handle_add(node, fd, actor) : NULL;
+    unlock();
+    if (h == NULL) {
+        close(fd);
+        return FORWARD;
+    }
+    struct wire_open_out out = {.fh = h->fh, .open_flags = lane.open_flags};
+    if (!reply(in, &out, sizeof out))
+        handle_close(h->fh);
+    return DONE;
+}
+
+static enum verdict do_read(struct wire_in *in, struct node *node, char *body, size_t size)
+{
+    struct wire_read read;
+    if (size < sizeof read)
+        return reply_error(in, -EINVAL), DONE;
+    memcpy(&read, body, sizeof read);
+    if (!(read.fh & LANE_FH))
+        return FORWARD;
+    struct handle *h = handle_get(read.fh);
+    if (h == NULL || h->fd < 0)
+        return reply_error(in, -EBADF), DONE;
+    if (!h->has_read) {
+        h->has_read = true;
+        /* Something was decided between the open and the first byte: what is seen now counts. */
+        uint32_t actor = look_is_pending(h->look_number) ? 0 : thread_actor(in->pid);
+        if (actor) {
+            lock();
+            grant_revoke(node);
+            look_add(node, actor);
+            unlock();
+        }
+    }
+    char *data = buffer_take();
+    if (data == NULL || read.size > lane.buffer_size) {
+        buffer_give(data);
+        return reply_error(in, -ENOMEM), DONE;
+    }
+    struct iovec into = {data, read.size};
+    if (read.size > SMALL)
+        step_down();
+    ssize_t got = preadv2(h->fd, &into, 1, (off_t)read.offset, RWF_NOWAIT);
+    if (got < (ssize_t)read.size) { /* not in memory, not all of it, or RWF_NOWAIT is not known here */
+        if (got < 0)
+            step_down();
+        size_t had = got > 0 ? (size_t)got : 0;
+        got = pread(h->fd, data + had, read.size - had, (off_t)(read.offset + had));
+        if (got >= 0 || had > 0)
+            got = (got > 0 ? got : 0) + (ssize_t)had;
+    }
+    if (got < 0)
+        reply_error(in, -errno);
+    else
+        reply(in, data, (size_t)got);
+    buffer_give(data);
+    return DONE;
+}
+
+static enum verdict do_release(struct wire_in *in, struct node *node, char *body, size_t size)
+{
+    struct wire_release release;
+    (void)node;
+    if (size < sizeof release)
+        return reply_error(in, -EINVAL), DONE;
+    memcpy(&release, body, sizeof release);
+    if (!(release.fh & LANE_FH))
+        return FORWARD;
+    handle_close(release.fh);
+    reply(in, NULL, 0);
+    return DONE;
+}
+
+static enum verdict do_fsync(struct wire_in *in, struct node *node, char *body, size_t size)
+{
+    struct wire_fsync sync;
+    if (size < sizeof sync)
+        return reply_error(in, -EINVAL), DONE;
+    memcpy(&sync, body, sizeof sync);
+    if (!(sync.fh & LANE_FH))
+        return FORWARD;
+    step_down();
+    struct handle *h = handle_get(sync.fh);
+    int fd = h ? h->fd : -1, opened = -1;
+    if (in->opcode == OP_FSYNCDIR)
+        fd = opened = node_open(node, O_RDONLY);
+    int error = fd < 0 ? -EBADF : (sync.fsync_flags & 1 ? fdatasync(fd) : fsync(fd)) < 0 ? -errno : 0;
+    if (opened >= 0)
+        close(opened);
+    reply_error(in, error);
+    return DONE;
+}
+
+static enum verdict do_lseek(struct wire_in *in, struct node *node, char *body, size_t size)
+{
+    struct wire_lseek seek;
+    (void)node;
+    if (size < sizeof seek)
+        return reply_error(in, -EINVAL), DONE;
+    memcpy(&seek, body, sizeof seek);
+    if (!(seek.fh & LANE_FH))
+        return FORWARD;
+    struct handle *h = handle_get(seek.fh);
+    if (h == NULL || h->fd < 0)
+        return reply_error(in, -EBADF), DONE;
+    off_t at = lseek(h->fd, (off_t)seek.offset, (int)seek.whence);
+    int64_t out = at;
+    if (at < 0)
+        reply_error(in, -errno);
+    else
+        reply(in, &out, sizeof out);
+    return DONE;
+}
+
+static enum verdict do_opendir(struct wire_in *in, struct node *node, char *body, size_t size)
+{
+    (void)body, (void)size;
+    int dir = dir_acquire(node);
+    if (dir < 0)
+        return reply_error(in, dir), DONE;
+    dir_release(node);
+    lock();
+    struct handle *h = handle_add(node, -1, 0);
+    unlock();
+    if (h == NULL)
+        return reply_error(in, -ENOMEM), DONE;
+    struct wire_open_out out = {.fh = h->fh, .open_flags = lane.opendir_flags};
+    if (!reply(in, &out, sizeof out))
+        handle_close(h->fh);
+    return DONE;
+}
+
+static enum verdict do_readdir(struct wire_in *in, struct node *node, char *body, size_t size)
+{
+    struct wire_read read;
+    (void)node;
+    if (size < sizeof read)
+        return reply_error(in, -EINVAL), DONE;
+    memcpy(&read, body, sizeof read);
+    struct handle *h = handle_get(read.fh);
+    char *data = h ? buffer_take() : NULL;
+    if (data == NULL)
+        return reply_error(in, h ? -ENOMEM : -EBADF), DONE;
+    bool plus = in->opcode == OP_READDIRPLUS;
+    size_t room = read.size < lane.buffer_size ? read.size : lane.buffer_size;
+    ssize_t used = listing_read(h, read.offset, plus, data, room);
+    if (used < 0)
+        reply_error(in, (int)used);
+    else if (!reply(in, data, (size_t)used) && plus)
+        listing_undo(data, (size_t)used);
+    buffer_give(data);
+    return DONE;
+}
+
+static enum verdict do_releasedir(struct wire_in *in, struct node *node, char *body, size_t size)
+{
+    return do_release(in, node, body, size);
+}
+
+static enum verdict do_statfs(struct wire_in *in, struct node *node, char *body, size_t size)
+{
+    struct statvfs st;
+    (void)node, (void)body, (void)size;
+    if (fstatvfs(lane.root_fd, &st) < 0)
+        return reply_error(in, -errno), DONE;
+    struct wire_kstatfs out = {
+        .blocks = st.f_blocks, .bfree = st.f_bfree, .bavail = st.f_bavail, .files = st.f_files, .ffree = st.f_ffree,
+        .bsize = (uint32_t)st.f_bsize, .namelen = (uint32_t)st.f_namemax, .frsize = (uint32_t)st.f_frsize,
+    };
+    reply(in, &out, sizeof out);
+    return DONE;
+}
+
+static enum verdict do_access(struct wire_in *in, struct node *node, char *body, size_t size)
+{
+    struct stat st;
+    (void)body, (void)size;
+    /* With default_permissions the kernel decides by itself; what is left is existence. */
+    reply_error(in, node_stat(node, &st));
+    return DONE;
+}
+
+static enum verdict do_flush(struct wire_in *in, struct node *node, char *body, size_t size)
+{
+    (void)node, (void)body, (void)size;
+    reply_error(in, -ENOSYS); /* the kernel never asks again */
+    return DONE;
+}
+
+static bool starts(const char *text, const char *with) { return strncmp(text, with, strlen(with)) == 0; }
+
+/* As the kernel does for whom lacks CAP_SYS_ADMIN. */
+static size_t without_trusted(char *list, size_t size)
+{
+    size_t kept = 0;
+    for (size_t at = 0; at < size;) {
+        size_t length = strnlen(list + at, size - at) + 1;
+        if (!starts(list + at, "trusted.")) {
+            memmove(list + kept, list + at, length);
+            kept += length;
+        }
+        at += length;
+    }
+    return kept;
+}
+
+static enum verdict do_xattr(struct wire_in *in, struct node *node, char *body, size_t size)
+{
+    struct wire_getxattr get;
+    size_t length = 0;
+    bool list = in->opcode == OP_LISTXATTR;
+    if (size < sizeof get)
+        return reply_error(in, -EINVAL), DONE;
+    memcpy(&get, body, sizeof get);
+    const char *name = body + sizeof get;
+    if (!list && (!text_of(name, size - sizeof get, &length) || starts(name, "user.fsguard.")))
+        return FORWARD;
+    char *value = buffer_take();
+    if (value == NULL)
+        return reply_error(in, -ENOMEM), DONE;
+    bool dir = node->kind == S_IFDIR;
+    int fd = dir ? dir_acquire(node) : node_open(node, O_PATH);
+    ssize_t got = fd;
+    if (fd >= 0) {
+        char path[40];
+        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+        size_t room = lane.buffer_size > 65536 ? 65536 : lane.buffer_size; /* XATTR_LIST_MAX, XATTR_SIZE_MAX */
+        got = list ? listxattr(path, value, room) : getxattr(path, name, value, room);
+        if (got < 0)
+            got = -errno;
+        if (dir)
+            dir_release(node);
+        else
+            close(fd);
+    }
+    if (got >= 0 && list && in->uid != 0)
+        got = (ssize_t)without_trusted(value, (size_t)got);
+    if (got < 0) {
+        reply_error(in, (int)got);
+    } else if (get.size == 0) {
+        uint32_t out[2] = {(uint32_t)got, 0};
+        reply(in, out, sizeof out);
+    } else if ((size_t)got > get.size) {
+        reply_error(in, -ERANGE);
+    } else {
+        reply(in, value, (size_t)got);
+    }
+    buffer_give(value);
+    return DONE;
+}
+
+typedef enum verdict (*handler)(struct wire_in *in, struct node *node, char *body, size_t size);
+static const handler here[64] = {
+    [OP_LOOKUP] = do_lookup,     [OP_GETATTR] = do_getattr,       [OP_SETATTR] = do_setattr,
+    [OP_OPEN] = do_open,         [OP_READ] = do_read,             [OP_STATFS] = do_statfs,
+    [OP_WRITE] = do_write,
+    [OP_RELEASE] = do_release,   [OP_FSYNC] = do_fsync,           [OP_GETXATTR] = do_xattr,
+    [OP_LISTXATTR] = do_xattr,   [OP_FLUSH] = do_flush,           [OP_OPENDIR] = do_opendir,
+    [OP_READDIR] = do_readdir,   [OP_READDIRPLUS] = do_readdir,   [OP_RELEASEDIR] = do_releasedir,
+    [OP_FSYNCDIR] = do_fsync,    [OP_ACCESS] = do_access,         [OP_LSEEK] = do_lseek,
+};
+
+/* True: Python has to answer it. */
+static bool handle_request(char *mem, size_t size)
+{
+    struct wire_in in;
+    memcpy(&in, mem, sizeof in);
+    char *body = mem + sizeof in;
+    size_t rest = size - sizeof in;
+    if (in.opcode == OP_FORGET) {
+        struct wire_forget one;
+        if (rest >= sizeof one) {
+            memcpy(&one, body, sizeof one);
+            forget(in.nodeid, one.nlookup);
+        }
+    } else if (in.opcode == OP_BATCH_FORGET) {
+        do_batch_forget(body, rest);
+    } else {
+        handler answer = in.opcode < 64 ? here[in.opcode] : NULL;
+        lock();
+        struct node *node = table_get(in.nodeid);
+        if (node)
+            node_hold(node);
+        unlock();
+        if (answer && node == NULL) {
+            reply_error(&in, -ESTALE); /* never so for the kernel's own */
+            return false;
+        }
+        enum verdict verdict = answer ? answer(&in, node, body, rest) : FORWARD;
+        if (node) {
+            lock();
+            if (verdict == FORWARD)
+                grant_revoke(node);
+            node_release(node);
+            unlock();
+        }
+        if (verdict == FORWARD)
+            return true;
+    }
+    atomic_fetch_add_explicit(&lane.counts[in.opcode & 63], 1, memory_order_relaxed);
+    return false;
+}
+
+/* ---- the threads ----
+ *
+ * One thread at a time, the leader, waits for requests. It answers what it takes by itself, and lets
+ * the next thread lead first if that may take long (content that is not in memory, many bytes, an
+ * fsync) or if more requests are there already. So a thread that answers is mostly the one that was
+ * awake, and nobody waits behind somebody else's bytes; behind a name that the disk is asked for,
+ * they do.
+ *
+ * Before the leader sleeps it looks a few times more: waking a sleeper costs more than most requests
+ * do, and callers that make one call after the other are back within microseconds. How long it looks
+ * follows from how often that has been worth it.
+ */
+
+enum { LOOK_NS = 40000, LOOK_LEAST_NS = 2000 };
+static int64_t look_ns = LOOK_NS; /* the leader's */
+
+/* The next request; 0: unmounted. Leading. */
+static ssize_t take_request(char *mem)
+{
+    int64_t end = 0;
+    for (;;) {
+        ssize_t got = read(lane.device, mem, lane.buffer_size);
+        if (got >= (ssize_t)sizeof(struct wire_in)) {
+            if (end)
+                look_ns = look_ns * 2 < LOOK_NS ? look_ns * 2 : LOOK_NS;
+            return got;
+        }
+        if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR && errno != ENOENT))
+            return 0; /* ENODEV; ENOENT only says that a caller was killed */
+        if (got < 0 && errno == EAGAIN) {
+            int64_t now = monotonic_ns();
+            if (end == 0)
+                end = now + look_ns;
+            if (now < end) {
+                sched_yield();
+                continue;
+            }
+            look_ns = look_ns / 2 > LOOK_LEAST_NS ? look_ns / 2 : LOOK_LEAST_NS;
+            struct pollfd p = {.fd = lane.device, .events = POLLIN};
+            if (poll(&p, 1, -1) > 0 && p.revents & (POLLERR | POLLHUP | POLLNVAL))
+                return 0;
+            end = 0;
+        }
+    }
+}
+
+void *serve(void *unused)
+{
+    (void)unused;
+    char *mem = buffer_take();
+    while (mem && !atomic_load(&lane.over)) {
+        if (!leads)
+            pthread_mutex_lock(&leading);
+        leads = true;
+        if (atomic_load(&lane.over))
+            break;
+        ssize_t got = take_request(mem);
+        if (got == 0) {
+            queue_end();
+            break;
+        }
+        struct pollfd more = {.fd = lane.device, .events = POLLIN};
+        if (poll(&more, 1, 0) > 0)
+            step_down();
+        if (handle_request(mem, (size_t)got)) {
+            queue_push(mem, (size_t)got);
+            while ((mem = buffer_take()) == NULL)
+                ;
+        }
+    }
+    step_down();
+    buffer_give(mem);
+    return NULL;
+}

@@ -1,0 +1,391 @@
+/* The node table: what the kernel knows, under which names, for how long.
+ *
+ * A node lives as long as the kernel has a lookup on it, somebody holds it, or a child of it lives
+ * (so a living node always has its whole path). Ids are never used twice.
+ */
+#include "lane.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+static struct node **by_id, **by_key;
+static struct name **by_name;
+static uint64_t nodes, keyed, names;
+static uint64_t id_buckets, key_buckets, name_buckets; /* powers of two */
+static uint64_t next_id = ROOT_ID;
+static uint64_t seed;
+static struct node *root;
+
+enum { DEVICES = 256 };
+static uint64_t devices[DEVICES];
+static unsigned device_count;
+
+static uint64_t mix(uint64_t x)
+{
+    x ^= seed;
+    x ^= x >> 30, x *= 0xbf58476d1ce4e5b9ULL;
+    x ^= x >> 27, x *= 0x94d049bb133111ebULL;
+    return x ^ x >> 31;
+}
+
+static uint32_t name_hash(const struct node *parent, const char *text, size_t length)
+{
+    uint64_t h = mix(parent->id);
+    for (size_t i = 0; i < length; i++)
+        h = (h ^ (unsigned char)text[i]) * 0x100000001b3ULL;
+    return (uint32_t)(mix(h) >> 16);
+}
+
+static uint64_t key_hash(uint64_t dev, uint64_t ino) { return mix(ino * 0x9e3779b97f4a7c15ULL + dev); }
+
+/* Twice as many buckets when they are full. A table that can't grow only gets slower. */
+static void grow_ids(void)
+{
+    uint64_t size = id_buckets * 2;
+    struct node **wider = calloc(size, sizeof *wider);
+    if (wider == NULL)
+        return;
+    for (uint64_t i = 0; i < id_buckets; i++)
+        for (struct node *n = by_id[i], *next; n; n = next) {
+            next = n->id_chain;
+            n->id_chain = wider[n->id & (size - 1)];
+            wider[n->id & (size - 1)] = n;
+        }
+    free(by_id);
+    by_id = wider, id_buckets = size;
+}
+
+static void grow_keys(void)
+{
+    uint64_t size = key_buckets * 2;
+    struct node **wider = calloc(size, sizeof *wider);
+    if (wider == NULL)
+        return;
+    for (uint64_t i = 0; i < key_buckets; i++)
+        for (struct node *n = by_key[i], *next; n; n = next) {
+            next = n->key_chain;
+            uint64_t at = key_hash(n->dev, n->ino) & (size - 1);
+            n->key_chain = wider[at];
+            wider[at] = n;
+        }
+    free(by_key);
+    by_key = wider, key_buckets = size;
+}
+
+static void grow_names(void)
+{
+    uint64_t size = name_buckets * 2;
+    struct name **wider = calloc(size, sizeof *wider);
+    if (wider == NULL)
+        return;
+    for (uint64_t i = 0; i < name_buckets; i++)
+        for (struct name *n = by_name[i], *next; n; n = next) {
+            next = n->chain;
+            n->chain = wider[n->hash & (size - 1)];
+            wider[n->hash & (size - 1)] = n;
+        }
+    free(by_name);
+    by_name = wider, name_buckets = size;
+}
+
+static struct node *make(const struct stat *st)
+{
+    struct node *n = calloc(1, sizeof *n);
+    if (n == NULL)
+        return NULL;
+    if (nodes >= id_buckets)
+        grow_ids();
+    if (keyed >= key_buckets)
+        grow_keys();
+    n->id = next_id++;
+    n->dev = st->st_dev, n->ino = st->st_ino, n->kind = st->st_mode & S_IFMT;
+    n->fd = -1;
+    struct node **bucket = &by_id[n->id & (id_buckets - 1)];
+    n->id_chain = *bucket, *bucket = n;
+    bucket = &by_key[key_hash(n->dev, n->ino) & (key_buckets - 1)];
+    n->key_chain = *bucket, *bucket = n;
+    n->keyed = true;
+    nodes++, keyed++;
+    return n;
+}
+
+bool table_start(const struct stat *st)
+{
+    id_buckets = key_buckets = name_buckets = 1024;
+    by_id = calloc(id_buckets, sizeof *by_id);
+    by_key = calloc(key_buckets, sizeof *by_key);
+    by_name = calloc(name_buckets, sizeof *by_name);
+    if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != sizeof seed)
+        seed = (uint64_t)monotonic_ns();
+    devices[0] = st->st_dev, device_count = 1;
+    if (!by_id || !by_key || !by_name)
+        return false;
+    root = make(st);
+    return root != NULL;
+}
+
+struct node *table_root(void) { return root; }
+uint64_t table_size(void) { return nodes; }
+uint64_t table_next_id(void) { return next_id; }
+
+struct node *table_get(uint64_t id)
+{
+    struct node *n = by_id[id & (id_buckets - 1)];
+    while (n && n->id != id)
+        n = n->id_chain;
+    return n;
+}
+
+struct node *table_find(uint64_t dev, uint64_t ino)
+{
+    struct node *n = by_key[key_hash(dev, ino) & (key_buckets - 1)];
+    while (n && (n->ino != ino || n->dev != dev))
+        n = n->key_chain;
+    return n;
+}
+
+uint64_t shown_ino(uint64_t dev, uint64_t ino)
+{
+    unsigned i = 0;
+    while (i < device_count && devices[i] != dev)
+        i++;
+    if (i == device_count) {
+        if (device_count < DEVICES)
+            devices[device_count++] = dev;
+    }
+    return ino ^ (uint64_t)i << 48;
+}
+
+/* ---- names ---- */
+
+struct name *name_find(struct node *parent, const char *text, size_t length)
+{
+    uint32_t hash = name_hash(parent, text, length);
+    struct name *n = by_name[hash & (name_buckets - 1)];
+    while (n && (n->hash != hash || n->parent != parent || n->length != length || memcmp(n->text, text, length)))
+        n = n->chain;
+    return n;
+}
+
+/* Directories that may have lost what kept them; looked at when the change is complete. */
+enum { DOUBTS = 64 };
+static uint64_t doubtful[DOUBTS];
+static unsigned doubts;
+
+static void settle_doubtful(void)
+{
+    while (doubts) {
+        struct node *node = table_get(doubtful[--doubts]);
+        if (node)
+            node_settle(node);
+    }
+}
+
+static void name_drop(struct name *name)
+{
+    struct node *child = name->child, *parent = name->parent;
+    struct name **at = &by_name[name->hash & (name_buckets - 1)];
+    while (*at != name)
+        at = &(*at)->chain;
+    *at = name->chain;
+    at = &child->names;
+    while (*at != name)
+        at = &(*at)->next;
+    *at = name->next;
+    parent->children--, parent->removals++;
+    names--;
+    free(name);
+    if (parent->children == 0 && parent->lookups <= 0 && parent->holds == 0 && doubts < DOUBTS)
+        doubtful[doubts++] = parent->id;
+}
+
+void name_remove(struct node *node, struct node *parent, const char *text, size_t length)
+{
+    struct name *name = name_find(parent, text, length);
+    if (name && name->child == node)
+        name_drop(name);
+    settle_doubtful();
+}
+
+bool name_add(struct node *node, struct node *parent, const char *text, size_t length)
+{
+    struct name *there = name_find(parent, text, length);
+    if (there && there->child == node)
+        return true;
+    struct name *name = malloc(sizeof *name + length + 1);
+    if (name == NULL)
+        return false;
+    if (there) {
+        struct node *old = there->child;
+        name_drop(there);
+        node_settle(old);
+    }
+    if (names >= name_buckets)
+        grow_names();
+    name->parent = parent, name->child = node;
+    name->hash = name_hash(parent, text, length), name->length = (uint32_t)length;
+    memcpy(name->text, text, length);
+    name->text[length] = 0;
+    name->chain = by_name[name->hash & (name_buckets - 1)];
+    by_name[name->hash & (name_buckets - 1)] = name;
+    /* At the end: the oldest name is the one that a path is made of. */
+    struct name **last = &node->names;
+    while (*last)
+        last = &(*last)->next;
+    name->next = NULL, *last = name;
+    parent->children++, names++;
+    if (node->pinned && node->kind != S_IFDIR)
+        node_unpin(node);
+    return true;
+}
+
+static void unkey(struct node *node)
+{
+    if (!node->keyed)
+        return;
+    struct node **at = &by_key[key_hash(node->dev, node->ino) & (key_buckets - 1)];
+    while (*at != node)
+        at = &(*at)->key_chain;
+    *at = node->key_chain;
+    node->keyed = false;
+    keyed--;
+}
+
+static void drop_names(struct node *node)
+{
+    while (node->names)
+        name_drop(node->names);
+}
+
+void node_detach(struct node *node)
+{
+    drop_names(node);
+    unkey(node);
+    node_hold(node);
+    settle_doubtful();
+    node->holds--;
+}
+
+void node_settle(struct node *node)
+{
+    while (node->lookups <= 0 && node->holds == 0 && node->children == 0 && node->id != ROOT_ID) {
+        struct node *above = node->names ? node->names->parent : NULL;
+        /* Hard links elsewhere: their directories may have been waiting for this one, too. */
+        while (node->names && node->names->next) {
+            struct node *other = node->names->next->parent;
+            name_drop(node->names->next);
+            if (other != above)
+                node_settle(other);
+        }
+        drop_names(node);
+        unkey(node);
+        struct node **at = &by_id[node->id & (id_buckets - 1)];
+        while (*at != node)
+            at = &(*at)->id_chain;
+        *at = node->id_chain;
+        nodes--;
+        dir_forget(node);
+        free(node->grant);
+        free(node);
+        if (above == NULL)
+            return;
+        node = above;
+    }
+}
+
+void node_forget(struct node *node, int64_t count)
+{
+    if (node->id == ROOT_ID)
+        return;
+    node->lookups -= count;
+    node_settle(node);
+}
+
+/* `parent` may be known as lying below `node`, which now turns up in it: it was moved behind the mount. */
+static void break_cycle(struct node *node, struct node *parent)
+{
+    for (struct node *below = parent; below != node;) {
+        if (below->names == NULL)
+            return;
+        struct node *above = below->names->parent;
+        if (above == node) {
+            name_drop(below->names);
+            return;
+        }
+        below = above;
+    }
+}
+
+struct node *table_enter(struct node *parent, const char *text, size_t length, const struct stat *st,
+                         bool fresh, uint64_t since)
+{
+    struct name *name = name_find(parent, text, length);
+    if (name && node_is(name->child, st) && (!fresh || name->child->id >= since))
+        return name->child;
+    struct node *node = table_find(st->st_dev, st->st_ino);
+    if (node && (node->kind != (st->st_mode & S_IFMT) || (fresh && node->id < since))) {
+        node_hold(node);
+        node_hold(parent);
+        node_detach(node);
+        parent->holds--;
+        node_release(node);
+        node = NULL;
+    }
+    if (node == NULL) {
+        node = make(st);
+        if (node == NULL)
+            return NULL;
+    } else if (node->kind == S_IFDIR) {
+        if (node == root)
+            return NULL; /* a directory below itself: only a mount behind the mount can show that */
+        /* A directory has one name: it was renamed behind the mount. */
+        drop_names(node);
+        break_cycle(node, parent);
+    }
+    node_hold(node);
+    node_hold(parent);
+    bool added = name_add(node, parent, text, length);
+    settle_doubtful();
+    parent->holds--;
+    node->holds--;
+    if (!added) {
+        node_settle(node);
+        return NULL;
+    }
+    return node;
+}
+
+/* ---- paths ---- */
+
+void node_paths(struct node *node, void (*each)(void *, const char *, size_t), void *with)
+{
+    if (node == root) {
+        each(with, "", 0);
+        return;
+    }
+    for (struct name *name = node->names; name; name = name->next) {
+        size_t size = name->length;
+        struct node *above = name->parent;
+        while (above != root && above->names) {
+            size += above->names->length + 1;
+            above = above->names->parent;
+        }
+        if (above != root)
+            continue; /* in a directory that was removed */
+        char small[4096], *path = size <= sizeof small ? small : malloc(size);
+        if (path == NULL)
+            continue;
+        char *at = path + size - name->length;
+        memcpy(at, name->text, name->length);
+        for (above = name->parent; above != root; above = above->names->parent) {
+            *--at = '/';
+            at -= above->names->length;
+            memcpy(at, above->names->text, above->names->length);
+        }
+        each(with, path, size);
+        if (path != small)
+            free(path);
+    }
+}
