@@ -238,6 +238,7 @@ class Daemon:
         )
 
     async def _signals(self) -> None:
+        asked = False
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as received:
             async for number in received:
                 if number == signal.SIGHUP:
@@ -248,7 +249,11 @@ class Daemon:
                     # Going on is better than a dead mount under somebody's work.
                     _log.warning("asked to end, but %s", e.message)
                 except NotMountedError:
-                    # Taken out of the tree by `unmount --lazy`: it lives as long as its last user.
+                    # By `unmount --lazy`, or another mount namespace has a copy (a container): it
+                    # lives as long as its last user, unless whoever asks insists.
+                    if asked:
+                        self.connection.abandon()
+                    asked = True
                     _log.info("asked to end; unmounted already, and still in use")
 
     async def _signs_of_life(self, notifier: Notifier, seconds: float) -> None:

@@ -23,6 +23,9 @@ __all__ = ["finish", "main", "strictly", "target"]
 _END_WITHIN = 10.0
 """Seconds that a daemon may take to end after its mount is gone."""
 
+_COPIES_AFTER = 2.0
+"""Seconds after which a daemon that goes on makes one ask who else shows its filesystem."""
+
 _SETTLE = 1.0
 """Seconds in which a mount that nobody visible holds may still be let go."""
 
@@ -52,6 +55,7 @@ def main(argv: list[str]) -> int:
         return _left(mountpoint, args.json)
     held = []
     try:
+        shown = mountinfo.top_at(mountpoint, mountinfo.read())
         strictly(mountpoint)
     except BusyError as error:
         top = mountinfo.top_at(mountpoint, mountinfo.read())
@@ -63,7 +67,7 @@ def main(argv: list[str]) -> int:
         terminal.complain(error)
         detach.unmount(mountpoint, lazy=True)
     else:
-        finish(notes)
+        finish(notes, shown.device if shown is not None else "")
     if args.json:
         terminal.print_json({"unmounted": True, "mountpoint": mountpoint, "holders": held})
     else:
@@ -104,13 +108,22 @@ def strictly(mountpoint: str, *, besides: Collection[int] = ()) -> None:
             raise BusyError(error.message, _who(held, inner)) from None
 
 
-def finish(notes: list[tuple[str, Mount]]) -> None:
+def finish(notes: list[tuple[str, Mount]], device: str = "") -> None:
     """Wait until the daemons of a mount that is gone have ended, and forget them.
 
-    DaemonError: one goes on running.
+    `device`: of the filesystem, as mountinfo says it. DaemonError: one goes on
+    running, perhaps because other mount namespaces still show the filesystem.
     """
     for file, mount in notes:
-        if not _ended(mount):
+        if not _ended(mount, _COPIES_AFTER):
+            others = mountinfo.elsewhere(device) if device else []
+            if others:
+                named = ", ".join(f"{terminal.quoted(holders.command_of(p))} (pid {p})" for p in others)
+                raise DaemonError(
+                    f"{mount.mountpoint} is unmounted, but goes on in other mount namespaces: {named}",
+                    f"the daemon ends with them; `kill {mount.pid}` twice ends it now: they get ENOTCONN",
+                )
+        if not _ended(mount, _END_WITHIN):
             raise DaemonError(
                 f"{mount.mountpoint} is unmounted, but its daemon (pid {mount.pid}) is still running",
                 f"its log may say why; `kill {mount.pid}` ends it",
@@ -140,7 +153,7 @@ def target(path: str) -> tuple[str, list[tuple[str, Mount]]]:
     raise NotMountedError(f"{plain} is not in a guarded workspace")
 
 
-def _ended(mount: Mount) -> bool:
+def _ended(mount: Mount, seconds: float) -> bool:
     try:
         fd = os.pidfd_open(mount.pid)
     except OSError:
@@ -150,7 +163,7 @@ def _ended(mount: Mount) -> bool:
             return True  # another process by now
         poll = select.poll()
         poll.register(fd, select.POLLIN)
-        return bool(poll.poll(1000 * _END_WITHIN))
+        return bool(poll.poll(1000 * seconds))
     finally:
         os.close(fd)
 

@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["FSTYPE", "MountEntry", "inside", "parse", "read", "top_at", "under"]
+__all__ = ["FSTYPE", "MountEntry", "elsewhere", "inside", "parse", "read", "top_at", "under"]
 
 FSTYPE = "fuse.fsguard"
 """The type under which the daemon mounts."""
@@ -62,6 +62,30 @@ def read() -> list[MountEntry]:
             return parse(os.fsdecode(file.read()))
     except OSError:
         return []
+
+
+def elsewhere(device: str) -> list[int]:
+    """One process of each other mount namespace that shows the filesystem `device`, as far as we may look."""
+    found: dict[str, int] = {}
+    own = _namespace("self")
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        namespace = _namespace(pid)
+        if namespace is None or namespace == own or namespace in found:
+            continue
+        try:
+            with open(f"/proc/{pid}/mountinfo", "rb") as file:
+                if any(entry.device == device for entry in parse(os.fsdecode(file.read()))):
+                    found[namespace] = int(pid)
+        except OSError:
+            continue  # gone, or not ours to see
+    return sorted(found.values())
+
+
+def _namespace(pid: str) -> str | None:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/mnt")
+    except OSError:
+        return None
 
 
 def top_at(path: str, entries: Iterable[MountEntry]) -> MountEntry | None:

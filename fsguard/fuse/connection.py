@@ -140,6 +140,10 @@ class Connection:
         self._serving.cancel()
         await self.over.wait()
 
+    def abandon(self) -> None:
+        """End `run` although the filesystem is still in use somewhere: there everything gets ENOTCONN."""
+        self._serving.cancel()
+
     def close(self) -> None:
         """Give descriptors back. A mount that is still there is dead from now on."""
         self._handshake.close()

@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 from fsguard.control import registry
+from tests.kit.abilities import need_root
 
 
 def entered(directory, **options):
@@ -111,6 +112,30 @@ def test_who_is_on_the_covered_directory_does_not_keep_the_mount_busy(make_works
     leave(inside)
     ws.unmount()
     leave(below)
+
+
+def test_a_copy_in_another_namespace_is_named_and_can_be_given_up(workspace):
+    need_root()
+    (workspace.root / "f").write_text("x")
+    copy = "echo there; exec sleep 1000"
+    held = workspace.start(None, "unshare", "--mount", "--propagation", "private", "sh", "-c", copy, cwd="/")
+    assert held.stdout.readline() == "there\n"
+    daemon = workspace.daemon_pid()
+    result = workspace.fsguard("unmount", str(workspace.root), cwd=workspace.top)
+    workspace.mounted = False
+    assert result.code == 7 and f"pid {held.pid}" in result.err and "ENOTCONN" in result.err, result
+    pidfd = os.pidfd_open(daemon)
+    for _ in range(2):
+        os.kill(daemon, signal.SIGTERM)
+        select.select([pidfd], [], [], 3)  # the first one only asks
+    assert select.select([pidfd], [], [], 10)[0], "the daemon goes on"
+    os.close(pidfd)
+    seen = workspace.plain(
+        "nsenter", "--mount", f"--target={held.pid}", "stat", str(workspace.root / "f"), cwd="/"
+    )
+    assert "not connected" in seen.err
+    held.kill()
+    held.wait()
 
 
 def test_unmount_leaves_nothing_behind(workspace):
