@@ -178,7 +178,8 @@ def test_leases(tree: fsguard.Workspace) -> None:
 def test_following(tree: fsguard.Workspace, workspace: Workspace) -> None:
     def write(task: str) -> None:
         env = {**workspace.env, "FSGUARD_TASK": task}
-        workspace.plain("sh", "-c", f"echo by {task} > f", env=env).ok()
+        # Never what was there before: that would be `reverted`, for the other.
+        workspace.plain("sh", "-c", f"echo by {task} {os.urandom(4).hex()} > f", env=env).ok()
 
     write("A")
     write("B")
