@@ -74,7 +74,7 @@ stress: system-test $(VENV)/.dev ## the long runs: killed writers, power cuts, r
 
 bench: system-build $(VENV)/.dev ## side by side: both modes, native, and other passthrough filesystems (ARGS='-n 1 --only find')
 	@$(VENV)/bin/python -m tests.bench $(ARGS)
-	$(if $(strip $(ARGS)),,$(VENV)/bin/python -m tests.bench.hooks)
+	$(if $(strip $(ARGS)),,$(VENV)/bin/python -m tests.bench.hooks && $(VENV)/bin/python -m tests.bench.turns)
 
 check: system-build $(VENV)/.dev ## lint, format, types (strict) and the contracts between modules
 	@failed=()
