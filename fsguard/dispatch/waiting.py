@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import trio
+
 from fsguard.core.guard import Change as Edit
 from fsguard.core.guard import Guard
 from fsguard.core.model import Act, Actor, Task, Write
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
 __all__ = ["Waiting"]
 
 NOTED_SECONDS = 0.01
+# How long a RELEASE may be on its way, and how often that is looked at.
+RELEASE_SECONDS = 0.001
+RELEASE_CHECKS = 5
 # Within so long the kernel looks a name up again after ESTALE; it does that once.
 AGAIN_SECONDS = 2.0
 MAX_AGAIN = 10_000
@@ -130,6 +135,7 @@ class Waiting:
             return False
         if act in IN_PLACE and self._guard.locks_itself(paths[0], file, act):
             return False
+        await self._let_go(file, actor, append)
         stands = wait.tid == actor.process.pid
         ticket = self.turns.enter(file, session, actor, append, began, stands)
         if ticket is None:
@@ -161,6 +167,18 @@ class Waiting:
         waited = 0.0 if outcome == "broken" else self.seconds
         self._collide(session.edit, paths[0], act, self._holder(file, actor) or holder, waited)
         return True
+
+    async def _let_go(self, file: FileView, actor: Actor, append: bool) -> None:
+        """A holder that comes again where others wait may have closed already.
+
+        RELEASE comes after close(2) has returned, perhaps after the next open(2): who rewrites a
+        file in a loop would always be in its own turn, and never at the end of the queue.
+        """
+        for _ in range(RELEASE_CHECKS):
+            turn = self.turns.running(file, self.now())
+            if self.turns.head(file) is None or turn is None or not turn.own(actor, append):
+                return
+            await trio.sleep(RELEASE_SECONDS)
 
     async def _until_ready(
         self,

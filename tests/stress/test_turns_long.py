@@ -120,7 +120,7 @@ def test_nobody_is_starved(workspace: Workspace, tasks: int) -> None:
             fd = os.open("f", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
             got = time.monotonic()
             for _ in range(4):
-                os.write(fd, b"x" * 1000); time.sleep(0.005)
+                os.write(fd, b"x" * 1000); time.sleep(0.02)
             os.close(fd)
             print(got - begun, flush=True)
     """

@@ -154,6 +154,31 @@ async def test_first_come_first_served(d):
 
 
 @desk()
+async def test_whoever_comes_again_before_its_release_has_arrived_stands_at_the_end(d):
+    handle = await holding(d)
+    late = d.later(d.run("B"), "f")
+    await settle()
+    again = d.later(handle.proc, "f")
+    await trio.sleep(0.002)
+    handle.close()
+    await trio.sleep(0.01)
+    assert not late.waits and again.waits
+    late.close()
+    await settle()
+    assert not again.waits
+
+
+@desk()
+async def test_the_holders_own_goes_on_whoever_waits(d):
+    handle = await holding(d)
+    late = d.later(d.run("B"), "f")
+    await settle()
+    inside = d.later(handle.proc, "f")
+    await trio.sleep(0.02)
+    assert late.waits and not inside.waits and inside.waited < 0.01
+
+
+@desk()
 async def test_all_checks_are_made_when_the_turn_comes(d):
     d.run("B").read("f")
     handle = await holding(d)
