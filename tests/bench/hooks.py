@@ -1,6 +1,6 @@
 """How long a hook takes, whole process, beside `python -c pass`: it runs at every tool call of an agent.
 
-    .venv/bin/python -m tests.tests.bench.hooks [--runs 200] [--json]
+    .venv/bin/python -m tests.bench.hooks [--runs 200] [--json]
 
 Makes a workspace of its own below the temporary directory, mounts it, and runs the
 installed `fsguard` as an agent tool does: the event on stdin, the answer on stdout. The
