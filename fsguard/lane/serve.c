@@ -591,13 +591,13 @@ static enum verdict do_flush(struct wire_in *in, struct node *node, char *body, 
 
 static bool starts(const char *text, const char *with) { return strncmp(text, with, strlen(with)) == 0; }
 
-/* As the kernel does for whom lacks CAP_SYS_ADMIN. */
-static size_t without_trusted(char *list, size_t size)
+/* `trusted.`: as the kernel does for whom lacks CAP_SYS_ADMIN. `user.fsguard.`: those are not the file's. */
+static size_t without(const char *prefix, char *list, size_t size)
 {
     size_t kept = 0;
     for (size_t at = 0; at < size;) {
         size_t length = strnlen(list + at, size - at) + 1;
-        if (!starts(list + at, "trusted.")) {
+        if (!starts(list + at, prefix)) {
             memmove(list + kept, list + at, length);
             kept += length;
         }
@@ -635,8 +635,10 @@ static enum verdict do_xattr(struct wire_in *in, struct node *node, char *body, 
         else
             close(fd);
     }
+    if (got >= 0 && list)
+        got = (ssize_t)without("user.fsguard.", value, (size_t)got);
     if (got >= 0 && list && in->uid != 0)
-        got = (ssize_t)without_trusted(value, (size_t)got);
+        got = (ssize_t)without("trusted.", value, (size_t)got);
     if (got < 0) {
         reply_error(in, (int)got);
     } else if (get.size == 0) {

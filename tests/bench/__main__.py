@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -108,6 +109,7 @@ def _table(title: str, unit: str, times: Times, names: list[str]) -> None:
 
 def main() -> int:
     arguments = _arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what is mounted is unmounted then, too
     wanted = [w.strip() for w in (arguments.only or "").split(",") if w.strip()]
     names = [n.strip() for n in (arguments.places or "").split(",") if n.strip()]
     names = names or [*MODES, *(p for p in PEERS if shutil.which(p))]
@@ -124,7 +126,10 @@ def main() -> int:
             spent = {place.name: place.spent() for place in places}
         finally:
             for place in reversed(places):
-                place.close()
+                try:
+                    place.close()
+                except subprocess.CalledProcessError as error:
+                    _say(f"{place.name} would not end: {error.stderr}")
     present = [place.name for place in places]
     machine = (
         f"{platform.system()} {platform.release()}, {os.cpu_count()} processors, {time.strftime('%Y-%m-%d')}"

@@ -80,7 +80,7 @@ class Place:
         if self.name.startswith("fsguard") and self.pid is not None:
             self._fsguard("unmount", str(self.at))
         elif self.pid is not None:
-            subprocess.run(["umount", str(self.at)], check=True)
+            subprocess.run(["umount", str(self.at)], check=True, capture_output=True)
         shutil.rmtree(self.top, ignore_errors=True)
 
 
