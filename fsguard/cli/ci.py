@@ -109,6 +109,8 @@ def _begin(argv: list[str]) -> int:
             raise error.why from None
         job.guarded = False
         terminal.note(f"the steps run unguarded: {terminal.shown(error.message)}")
+    else:
+        _start_task(job)
     job.save()
     if args.json:
         terminal.print_json(job.as_dict())
@@ -152,6 +154,16 @@ def _mount(workspace: str, args: Any) -> None:
     strangers = [held for held in answer["standing"] if held["pid"] not in cijob.ancestors()]
     for line in mount.about_standing(strangers):
         terminal.note(line)
+
+
+def _start_task(job: Job) -> None:
+    """The job's own task, above its steps. Who calls may work for a task already (a control group's
+    pattern says so of a runner's unit): then it is below that, and the caller may speak for it."""
+    from fsguard.cli import where
+    from fsguard.control.client import Client
+
+    with Client(where.locate(job.workspace)) as client:
+        client.call("task.start", task=job.name, intent="CI job")
 
 
 def _end_what_was_left(workspace: str) -> None:

@@ -169,6 +169,25 @@ def test_without_the_control_socket_commands_say_so(shared, group):
     assert "code 3" in done.out and "no living daemon" in done.err and "Traceback" not in done.err
 
 
+def test_a_ci_job_whose_unit_is_a_task_already(shared, group):
+    """Its steps are below that task: a process speaks for its own and those below, for no other."""
+    script = """
+        fsguard ci begin --job build
+        fsguard ci run --task one -- sh -c 'cat f; echo 1 >f'
+        fsguard ci run --task two -- sh -c 'echo 2 >f'
+        fsguard ci end --fail-on conflict || echo "ended with $?"
+        """
+    (shared.root / "f").write_text("0\n")
+    join = 'echo $$ >"$GROUP/cgroup.procs"; exec "$@"'
+    env = {"GROUP": group(f"docker/{ID}")}
+    done = shared.plain("sh", "-c", join, "sh", "sh", "-euc", script, env=env).ok()
+    assert "ended with 1" in done.out, done.out + done.err
+    (warning,) = shared.conflicts()
+    assert (warning["task"], warning["sibling"]) == ("build/two", "build/one")
+    tree = {task["task"]: task["parent"] for task in shared.fsguard("task", "list", "--json").lines()}
+    assert tree["build/one"] == "build" and tree["build"] == f"container-{ID[:12]}"
+
+
 # ---- the daemon in a container ------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,31 @@ def test_all_is_in_its_place_and_nothing_else(installed):
     for unit in ("lib/systemd/system/fsguard@.service", "lib/systemd/user/fsguard@.service"):
         text = (installed / unit).read_text()
         assert f"ExecStart={installed}/bin/fsguard mount" in text and "@BINDIR@" not in text
+
+
+def test_every_module_and_file_of_the_package_is_there(installed):
+    """Whatever is added to the package later: code, data, what is compiled."""
+    library = installed / "lib/fsguard"
+    for path in (ROOT / "fsguard").rglob("*"):
+        name = path.relative_to(ROOT)
+        if path.is_dir() or "__pycache__" in name.parts or path.suffix in (".c", ".h", ".md", ".so"):
+            continue
+        assert (library / name).read_bytes() == path.read_bytes(), name
+    with open(ROOT / "pyproject.toml", "rb") as file:
+        modules = tomllib.load(file)["tool"]["setuptools"]["ext-modules"]
+    for module in modules:
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-IS",
+                "-c",
+                f"import sys; sys.path[:0] = [{str(library)!r}]; import {module['name']}",
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
 
 
 def test_what_is_installed_works(installed, make_workspace):
