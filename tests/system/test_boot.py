@@ -64,4 +64,6 @@ def test_the_unit_is_one_that_systemd_accepts(fact):
         "systemd-analyze", "verify", "--man=no", f"/usr/local/lib/systemd/system/{UNIT.replace('srv-ws', '')}"
     ).ok()
     security = call("systemd-analyze", "security", "--no-pager", UNIT).out.splitlines()[-1]
-    fact(security.strip("→ ").strip())
+    fact(
+        "systemd-analyze security: " + security.rpartition(":")[2].encode("ascii", "ignore").decode().strip()
+    )
