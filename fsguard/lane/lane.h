@@ -74,7 +74,7 @@ struct handle { /* open for reading, or an open directory */
     struct node *node;
     struct handle *chain;
     int fd;
-    bool has_read;
+    atomic_bool has_read;
     unsigned look_number; /* of the look that the open was */
     uint32_t actor;       /* whose it is, 0: not known */
     struct listing *listing;

@@ -2,6 +2,7 @@
 #include "lane.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -117,7 +118,10 @@ int queue_receive(struct buf *buf)
     buf->size = item->size;
     item->next = spare, spare = item;
     pthread_mutex_unlock(&queue_lock);
-    buffer_give(buf->mem); /* of the request before; all of one size, from malloc */
+    if (malloc_usable_size(buf->mem) >= lane.buffer_size)
+        buffer_give(buf->mem); /* of the request before */
+    else
+        free(buf->mem); /* libfuse's own, in which FUSE_INIT came */
     buf->mem = mem;
     buf->flags = 0;
     return (int)buf->size;

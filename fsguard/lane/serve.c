@@ -423,8 +423,7 @@ static enum verdict do_read(struct wire_in *in, struct node *node, char *body, s
     struct handle *h = handle_get(read.fh);
     if (h == NULL || h->fd < 0)
         return reply_error(in, -EBADF), DONE;
-    if (!h->has_read) {
-        h->has_read = true;
+    if (!atomic_exchange(&h->has_read, true)) {
         /* Something was decided between the open and the first byte: what is seen now counts. */
         uint32_t actor = look_is_pending(h->look_number) ? 0 : thread_actor(in->pid);
         if (actor) {

@@ -66,12 +66,13 @@ class Kernel:
         for end in (ours, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
         theirs.setblocking(False)
-        self._socket, self._theirs = ours, theirs
+        # Never closed: the lane reads from it for as long as the process lives.
+        self._socket, device = ours, theirs.detach()
         believe_ns = round(believe * 1e9)
         engine.start(
             root_fd=self.root_fd, entry_ns=believe_ns, attr_ns=believe_ns, open_flags=0, opendir_flags=0
         )
-        engine.serve(theirs.fileno(), threads, (1 << 20) + 8192)
+        engine.serve(device, threads, (1 << 20) + 8192)
         self._unique = 0
         self._replies: dict[int, Reply] = {}
 
