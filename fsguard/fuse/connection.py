@@ -77,7 +77,7 @@ class Connection:
             lane = operations.lane
             if lane is not None:
                 lane.serve(self._handshake.libfuse_fd, self._handshake.max_write, operations.take_looks)
-                loop.source = lane.eventfd
+                loop.source, loop.linger = lane.eventfd, lane.wait
             task_status.started()
 
         def pass_interrupts() -> None:

@@ -39,6 +39,7 @@ class Lane:
             opendir_flags=_FOPEN_KEEP_CACHE | _FOPEN_CACHE_DIR if entry_timeout > 0 else 0,
         )
         self.eventfd = engine.eventfd()
+        self.wait = engine.wait
         self._last = 0  # numbers are not used twice: handles keep theirs
         self._actors: dict[int, Hashable] = {}
         self._numbers: dict[Hashable, int] = {}

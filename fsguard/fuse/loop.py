@@ -122,6 +122,7 @@ class Loop:
         self._lock = _ReadLock()
         self._poll: select.poll | None = None
         self._turn_ends = 0.0
+        self.linger: Callable[[], bool] | None = None  # waits microseconds for one, cheaper than a sleep
         self.source: int | None = (
             None  # what is readable when there are requests, if not pyfuse3's descriptor
         )
@@ -160,7 +161,7 @@ class Loop:
             # Others first: whatever is runnable, due or readable.
             await trio.lowlevel.checkpoint()
             self._turn_ends = time.monotonic() + TURN
-        if self._ready(poll.poll(0)):
+        if self._ready(poll.poll(0)) or (self.linger is not None and self.linger()):
             return
         # Nothing there. Stay if nobody else has anything to do, else let them.
         stats = trio.lowlevel.current_statistics()

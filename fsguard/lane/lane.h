@@ -190,6 +190,7 @@ void *buffer_take(void);
 void buffer_give(void *mem);
 void queue_push(void *mem, size_t size); /* takes the buffer over */
 void queue_end(void);
+bool queue_wait(void); /* for a few microseconds, until there is something to receive */
 int queue_receive(struct buf *buf); /* for fuse_session_receive_buf */
 /* With the lock held. False: no room, Python has to take the request. */
 bool look_add(struct node *node, uint32_t actor);

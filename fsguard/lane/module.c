@@ -68,6 +68,16 @@ static PyObject *py_eventfd(PyObject *self, PyObject *none)
     return PyLong_FromLong(queue_eventfd());
 }
 
+static PyObject *py_wait(PyObject *self, PyObject *none)
+{
+    bool there;
+    (void)self, (void)none;
+    Py_BEGIN_ALLOW_THREADS
+    there = queue_wait();
+    Py_END_ALLOW_THREADS
+    return PyBool_FromLong(there);
+}
+
 static PyObject *py_hooks(PyObject *self, PyObject *none)
 {
     (void)self, (void)none;
@@ -680,6 +690,7 @@ static PyMethodDef methods[] = {
     {"start", (PyCFunction)(void (*)(void))py_start, METH_VARARGS | METH_KEYWORDS, "Set up the table and the queue, once."},
     {"serve", py_serve, METH_VARARGS, "(device, threads, buffer size): read requests from now on."},
     {"eventfd", py_eventfd, METH_NOARGS, "Readable while there are requests for Python, or looks to take."},
+    {"wait", py_wait, METH_NOARGS, "Wait some microseconds for a request; whether there is one."},
     {"hooks", py_hooks, METH_NOARGS, "What `_request` needs to take requests from the queue."},
     {"next_request", py_next_request, METH_NOARGS, "The next request for Python; None: there is none."},
     {"take_looks", py_take_looks, METH_NOARGS, "[(actor, [path], time)]: who has opened what for reading."},

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <malloc.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -21,8 +22,9 @@ static pthread_mutex_t queue_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct item *first, *last, *spare;
 static int event = -1;
 static bool raised;
+static atomic_uint queued;
 
-enum { POOL = 16 };
+enum { POOL = 16, WAIT_NS = 60000, WAIT_LEAST_NS = 2000 };
 static void *pool[POOL];
 static unsigned pooled;
 
@@ -84,6 +86,7 @@ void queue_push(void *mem, size_t size)
     else
         first = item;
     last = item;
+    atomic_fetch_add(&queued, 1);
     raise_event();
     pthread_mutex_unlock(&queue_lock);
     atomic_fetch_add_explicit(&lane.forwarded, 1, memory_order_relaxed);
@@ -114,6 +117,7 @@ int queue_receive(struct buf *buf)
         if (!atomic_load(&lane.over))
             lower_event();
     }
+    atomic_fetch_sub(&queued, 1);
     void *mem = item->mem;
     buf->size = item->size;
     item->next = spare, spare = item;
@@ -125,6 +129,22 @@ int queue_receive(struct buf *buf)
     buf->mem = mem;
     buf->flags = 0;
     return (int)buf->size;
+}
+
+/* As the leader does before it sleeps (serve.c): whoever makes one call after the other is back soon. */
+bool queue_wait(void)
+{
+    static int64_t look_ns = WAIT_NS;
+    int64_t end = monotonic_ns() + look_ns;
+    do {
+        if (atomic_load(&queued) || atomic_load(&lane.over)) {
+            look_ns = look_ns * 2 < WAIT_NS ? look_ns * 2 : WAIT_NS;
+            return true;
+        }
+        sched_yield();
+    } while (monotonic_ns() < end);
+    look_ns = look_ns / 2 > WAIT_LEAST_NS ? look_ns / 2 : WAIT_LEAST_NS;
+    return false;
 }
 
 /* ---- looks ----
