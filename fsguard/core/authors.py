@@ -7,8 +7,6 @@ and to have lost what it had not. A write in place or an append loses nothing.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from fsguard.core.model import Act, Actor, Command, Content, PathState, Write
 
 __all__ = ["GONE", "authors", "bring", "changing", "lost", "revive"]
@@ -75,7 +73,9 @@ def bring(source: PathState, target: PathState, known: int, by: Command | None) 
         w.buried = w.buried or w.first > known
     if not target.absent:
         lost(target, known)
-    moved = [replace(w, brought=by) for w in source.writers if w.act not in GONE and not w.buried]
+    moved = [w.copy() for w in source.writers if w.act not in GONE and not w.buried]
+    for write in moved:
+        write.brought = by
     again = {w.first for w in moved}  # moved away and back
     stayed = [w for w in target.writers if w.first not in again]
     return sorted([*stayed, *moved], key=lambda w: w.version)

@@ -231,6 +231,24 @@ class Write:
     brought: Command | None = None
     given_up: bool = False
 
+    def copy(self) -> Write:
+        """One that can change by itself; a tenth of what `dataclasses.replace` costs."""
+        return Write(
+            self.task,
+            self.process,
+            self.command,
+            self.act,
+            self.time,
+            self.version,
+            self.first,
+            self.appended,
+            self.left,
+            self.buried,
+            self.made,
+            self.brought,
+            self.given_up,
+        )
+
     @property
     def author(self) -> str | None:
         return self.task.id if self.task is not None else None

@@ -8,7 +8,7 @@ of that name, because `git checkout -- f` is an unlink and a create.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from fsguard.core.authors import GONE, authors
 from fsguard.core.model import Actor, Command, Content, Kept, PathState, Warning, Write
@@ -31,7 +31,7 @@ class Undo:
 
     @classmethod
     def of(cls, state: PathState) -> Undo:
-        return cls(state.version, state.absent, [replace(w) for w in state.writers], list(state.contents))
+        return cls(state.version, state.absent, [w.copy() for w in state.writers], list(state.contents))
 
     def holding(self, digest: bytes, first: int) -> Content | None:
         """The latest content before version `first` that was the same as `digest`."""
