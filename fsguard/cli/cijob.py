@@ -64,14 +64,11 @@ def load(workspace: str) -> Job | None:
 def current(given: str | None) -> Job | None:
     """The job of a directory, or of the one we stand in; of nested ones the innermost."""
     directory = places.runtime_dir()
-    try:
-        here = os.path.realpath(given or os.getcwd())
-    except OSError:
-        here = "/"
+    here = _real(given or ".")
     jobs = [_read(f"{directory}/{entry}") for entry in places.names(directory) if entry.endswith(".job")]
     around = [job for job in jobs if job is not None and mountinfo.inside(here, job.workspace)]
     if not around and given is None:
-        said = os.path.realpath(workspace(os.environ))
+        said = _real(workspace(os.environ))
         around = [job for job in jobs if job is not None and job.workspace == said]
     return max(around, key=lambda job: len(job.workspace), default=None)
 
@@ -101,6 +98,14 @@ def ancestors() -> set[int]:
         except (OSError, ValueError, IndexError):
             break
     return found
+
+
+def _real(path: str) -> str:
+    """The real path; "/" where we stand in a mount whose daemon is gone."""
+    try:
+        return os.path.realpath(path)
+    except OSError:
+        return "/"
 
 
 def _file(workspace: str) -> str:

@@ -74,9 +74,8 @@ def test_a_job_of_three_parallel_steps_and_its_report_as_artefact(tree, fact):
     assert ended.code == 1, f"--fail-on conflict did not fail the job: {ended.out}{ended.err}"
     with open(f"{ARTEFACTS}/report.json", encoding="ascii") as file:
         told = [w for w in json.load(file)["warnings"] if w["severity"] == "conflict"]
-    assert [(w["task"], w["sibling"], w["path"]) for w in told] == [
-        ("build/format", "build/edit", "src/a.py")
-    ]
+    # In a mount that goes on, others may be told as well: that an earlier content of theirs came back.
+    assert ("build/format", "build/edit", "src/a.py") in [(w["task"], w["sibling"], w["path"]) for w in told]
     with open(f"{ARTEFACTS}/report.html", encoding="utf-8") as file:
         page = file.read()
     assert "build/format" in page and "build/edit" in page
