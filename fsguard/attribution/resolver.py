@@ -126,7 +126,7 @@ class Resolver:
         actor = self._actor(tid)
         if len(self.announced):
             return (self.announced.find(actor.process, paths, self._clock()) if paths else None) or actor
-        if actor is not self._nobody:
+        if actor.process.pid in self._known:
             self.learn(tid, actor)
         return actor
 
@@ -232,11 +232,21 @@ class Resolver:
 
     def _resolve(self, pid: int, stat: procfs.Stat, now: float) -> Actor:
         groups = procfs.read(f"/proc/{pid}/cgroup") or b""
-        environ = procfs.read(f"/proc/{pid}/environ", 262144) or b""
+        sure = True
+
+        def text_in_memory(name: str, limit: int) -> bytes:
+            nonlocal sure
+            try:
+                return procfs.read_memory(f"/proc/{pid}/{name}", limit, stat.threads) or b""
+            except TimeoutError:
+                sure = False
+                return b""
+
+        environ = text_in_memory("environ", 262144)
         env = procfs.parse_environ(environ, _VARIABLES)
         cmdline: bytes | None = None
         if shells.is_shell(stat):
-            cmdline = procfs.read(f"/proc/{pid}/cmdline", _CMDLINE) or b""
+            cmdline = text_in_memory("cmdline", _CMDLINE)
             if mark := shells.marked(cmdline):
                 env.pop(b"FSGUARD_INTENT", None)  # of the task that it was started for
                 env.update(mark)
@@ -262,11 +272,14 @@ class Resolver:
             if name:
                 task, means = self._task(name[:MAX_NAME], now), "cgroup pattern"
         if command is None:
-            cmdline = cmdline if cmdline is not None else procfs.read(f"/proc/{pid}/cmdline", _CMDLINE)
+            cmdline = cmdline if cmdline is not None else text_in_memory("cmdline", _CMDLINE)
             text = procfs.text_of(cmdline, stat.comm)
             command = Command(f"p{pid}.{stat.start}.{stat.image:x}", text, task, now)
         self.means[means] += 1
         actor = Actor(task, process, command, env.get(b"FSGUARD_DISABLE", b"") not in (b"", b"0"))
+        if not sure:
+            self._known.pop(pid, None)
+            return actor  # as far as can be said now; the next call asks again
         self._known[pid] = _Known(stat.start, stat.image, now, groups, actor)
         self._known.move_to_end(pid)
         if len(self._known) > MAX_PROCESSES:

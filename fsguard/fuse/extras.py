@@ -65,6 +65,7 @@ class ExtraHandlers(Filesystem):
         if mode & _KEEP_SIZE or end <= os.fstat(handle.fd).st_size:
             syscalls.fallocate(handle.fd, mode, offset, length)
             return b""
+        self.revoke(handle.node)
         caller = Caller(self.request.tid(), -1, -1)
         with self.observer.changing(caller, Truncated(handle.node, end, handle.session)):
             syscalls.fallocate(handle.fd, mode, offset, length)

@@ -77,9 +77,10 @@ class Lane:
         """Who is who may have changed: every thread is looked up anew."""
         engine.forget_threads(False)
         engine.revoke_all()
-        if not engine.pending():
-            self._actors.clear()
-            self._numbers.clear()
+        self._numbers.clear()
+        # Looks and handles may still carry numbers, which are never used for somebody else.
+        while len(self._actors) > 2 * MAX_ACTORS:
+            del self._actors[next(iter(self._actors))]
 
     def tidy(self) -> None:
         """Give back what watches threads that were not heard of for a while; once a second or so."""

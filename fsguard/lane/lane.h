@@ -43,7 +43,7 @@ struct node { /* one inode behind the mount */
     uint64_t id, dev, ino;
     uint32_t kind;        /* S_IFMT bits */
     uint32_t holds;       /* handles, Python objects, requests and looks that use it */
-    int64_t lookups;      /* as the kernel counts them */
+    uint64_t lookups;     /* as the kernel counts them */
     uint64_t children;    /* names in this directory */
     struct name *names;
     struct node *id_chain, *key_chain;
@@ -114,7 +114,7 @@ struct node *table_enter(struct node *parent, const char *text, size_t length, c
 bool name_add(struct node *node, struct node *parent, const char *text, size_t length);
 void name_remove(struct node *node, struct node *parent, const char *text, size_t length);
 void node_detach(struct node *node);
-void node_forget(struct node *node, int64_t count);
+void node_forget(struct node *node, uint64_t count);
 void node_settle(struct node *node);
 static inline void node_hold(struct node *node) { node->holds++; }
 static inline void node_release(struct node *node)
@@ -159,7 +159,7 @@ void handle_each(void (*each)(void *, const struct handle *), void *with);
 uint64_t handle_count(void);
 void attr_fill(struct wire_attr *attr, const struct stat *st);
 void entry_fill(struct wire_entry *entry, const struct node *node, const struct stat *st);
-void *serve(void *unused);
+void *serve(void *buffer); /* which it gives back at the end */
 
 /* With the lock, which may be given up for a moment: a write may be under way. */
 void grant_revoke(struct node *node);

@@ -53,9 +53,17 @@ static PyObject *py_serve(PyObject *self, PyObject *args)
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = 0;
-    for (unsigned i = 0; i < threads && !error; i++)
-        if ((error = pthread_create(&thread, NULL, serve, NULL)) == 0)
+    unsigned made = 0;
+    for (; made < threads && !error; made++) {
+        void *buffer = buffer_take();
+        error = buffer ? pthread_create(&thread, NULL, serve, buffer) : ENOMEM;
+        if (error)
+            buffer_give(buffer);
+        else
             pthread_detach(thread);
+    }
+    if (made > 1)
+        error = 0; /* fewer will do */
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error)
         return os_error(error);
@@ -308,11 +316,11 @@ static PyObject *py_state(PyObject *self, PyObject *arg)
     ID_ONLY(arg, id)
     lock();
     struct node *node = table_get(id);
-    long long lookups = node ? node->lookups : 0;
+    unsigned long long lookups = node ? node->lookups : 0;
     unsigned long long children = node ? node->children : 0, removals = node ? node->removals : 0;
     bool pinned = node && node->pinned;
     unlock();
-    return Py_BuildValue("LKOK", lookups, children, pinned ? Py_True : Py_False, removals);
+    return Py_BuildValue("KKOK", lookups, children, pinned ? Py_True : Py_False, removals);
 }
 
 static PyObject *py_hand_out(PyObject *self, PyObject *arg)
@@ -329,10 +337,9 @@ static PyObject *py_hand_out(PyObject *self, PyObject *arg)
 
 static PyObject *py_forget(PyObject *self, PyObject *args)
 {
-    unsigned long long id;
-    long long count;
+    unsigned long long id, count;
     (void)self;
-    if (!PyArg_ParseTuple(args, "KL", &id, &count))
+    if (!PyArg_ParseTuple(args, "KK", &id, &count))
         return NULL;
     lock();
     struct node *node = table_get(id);
@@ -546,8 +553,6 @@ static PyObject *py_add_handle(PyObject *self, PyObject *args)
     struct node *node = table_get(id);
     struct handle *h = node ? handle_add(node, fd, actor) : NULL;
     uint64_t fh = h ? h->fh : 0;
-    if (h)
-        h->has_read = true; /* Python has just noted the look */
     unlock();
     if (h == NULL)
         return os_error(node ? ENOMEM : ESTALE);
@@ -585,8 +590,9 @@ static PyObject *py_revoke(PyObject *self, PyObject *arg)
     lock();
     struct node *node = table_get(id);
     int64_t last = 0;
-    if (node && node->grant) {
+    if (node)
         grant_revoke(node);
+    if (node && node->grant) {
         last = node->grant->last;
         free(node->grant);
         node->grant = NULL;

@@ -202,7 +202,7 @@ struct where {
     struct node *parent;
     uint64_t mutations;
     size_t length;
-    char text[NAME_MAX + 1];
+    char text[PATH_MAX]; /* longer than NAME_MAX on filesystems that count in other units */
 };
 
 static bool where_is(struct node *node, unsigned which, struct where *w)
@@ -211,12 +211,14 @@ static bool where_is(struct node *node, unsigned which, struct where *w)
     struct name *name = node->names;
     while (name && which--)
         name = name->next;
-    if (name && name->length <= NAME_MAX) {
+    if (name && name->length < sizeof w->text) {
         w->parent = name->parent;
         node_hold(w->parent);
         w->mutations = w->parent->mutations;
         w->length = name->length;
         memcpy(w->text, name->text, name->length + 1);
+    } else {
+        name = NULL;
     }
     unlock();
     return name != NULL;
@@ -247,10 +249,12 @@ static int by_name(struct node *node, int (*get)(int dir, const char *text, stru
     struct where w;
     for (int tries = 0; tries < TRIES && where_is(node, 0, &w); tries++) {
         int result = dir_acquire(w.parent);
-        if (result >= 0) {
-            result = get(result, w.text, node, with);
-            dir_release(w.parent);
+        if (result < 0) { /* that says nothing about this name */
+            where_done(&w);
+            return result;
         }
+        result = get(result, w.text, node, with);
+        dir_release(w.parent);
         if (result < 0 && (result == -ESTALE || gone(-result))) {
             moved(node, &w); /* if it lied, it is gone, and the next name is the first */
             where_done(&w);

@@ -162,11 +162,12 @@ uint64_t grant_epoch = 1;
 
 void grant_revoke(struct node *node)
 {
-    if (node->grant == NULL)
-        return;
-    node->grant->over = true;
-    /* A write that has begun lands before whatever comes now. */
-    while (node->grant->under_way) {
+    /* A write that has begun lands before whatever comes now. The grant may be another one, or gone,
+     * when the lock is taken again. */
+    for (struct grant *g; (g = node->grant) != NULL;) {
+        g->over = true;
+        if (!g->under_way)
+            return;
         unlock();
         sched_yield();
         lock();
@@ -295,7 +296,7 @@ static void forget(uint64_t id, uint64_t count)
     lock();
     struct node *node = table_get(id);
     if (node)
-        node_forget(node, (int64_t)count);
+        node_forget(node, count);
     unlock();
 }
 
@@ -426,10 +427,13 @@ static enum verdict do_read(struct wire_in *in, struct node *node, char *body, s
     if (!atomic_exchange(&h->has_read, true)) {
         /* Something was decided between the open and the first byte: what is seen now counts. */
         uint32_t actor = look_is_pending(h->look_number) ? 0 : thread_actor(in->pid);
+        if (!actor && !look_is_pending(h->look_number))
+            actor = h->actor; /* a child that has the file from who opened it */
         if (actor) {
             lock();
             grant_revoke(node);
-            look_add(node, actor);
+            if (!look_add(node, actor))
+                atomic_store(&h->has_read, false);
             unlock();
         }
     }
@@ -750,10 +754,9 @@ static ssize_t take_request(char *mem)
     }
 }
 
-void *serve(void *unused)
+void *serve(void *buffer)
 {
-    (void)unused;
-    char *mem = buffer_take();
+    char *mem = buffer;
     while (mem && !atomic_load(&lane.over)) {
         if (!leads)
             pthread_mutex_lock(&leading);

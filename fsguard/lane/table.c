@@ -197,7 +197,7 @@ static void name_drop(struct name *name)
     parent->children--, parent->removals++;
     names--;
     free(name);
-    if (parent->children == 0 && parent->lookups <= 0 && parent->holds == 0 && doubts < DOUBTS)
+    if (parent->children == 0 && parent->lookups == 0 && parent->holds == 0 && doubts < DOUBTS)
         doubtful[doubts++] = parent->id;
 }
 
@@ -270,7 +270,7 @@ void node_detach(struct node *node)
 
 void node_settle(struct node *node)
 {
-    while (node->lookups <= 0 && node->holds == 0 && node->children == 0 && node->id != ROOT_ID) {
+    while (node->lookups == 0 && node->holds == 0 && node->children == 0 && node->id != ROOT_ID) {
         struct node *above = node->names ? node->names->parent : NULL;
         /* Hard links elsewhere: their directories may have been waiting for this one, too. */
         while (node->names && node->names->next) {
@@ -295,11 +295,11 @@ void node_settle(struct node *node)
     }
 }
 
-void node_forget(struct node *node, int64_t count)
+void node_forget(struct node *node, uint64_t count)
 {
     if (node->id == ROOT_ID)
         return;
-    node->lookups -= count;
+    node->lookups -= count < node->lookups ? count : node->lookups;
     node_settle(node);
 }
 

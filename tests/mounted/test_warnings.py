@@ -368,3 +368,42 @@ def test_three_sleepers_take_as_long_as_one(workspace: Workspace) -> None:
     results = together(*[workspace.start(t, "sh", "-c", "cat f; sleep 0.4") for t in "ABC"])
     assert all(r.code == 0 for r in results)
     assert time.monotonic() - begun < 3 * 0.4 + 1.0  # generous: machines are shared
+
+
+MAPPED = """
+import ctypes, mmap, os, sys, threading
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+SIZE, ANONYMOUS_FIXED = 1 << 16, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x10
+done = threading.Event()
+
+def maps():
+    fd = os.open("mapped", os.O_RDWR)
+    for i in range(150):
+        at = libc.mmap(None, SIZE, 3, mmap.MAP_SHARED, fd, 0)
+        ctypes.memset(at, i % 256, SIZE)
+        libc.mmap(at, SIZE, 3, ANONYMOUS_FIXED, -1, 0)  # written back with the address space's lock held
+        libc.munmap(at, SIZE)
+    done.set()
+
+thread = threading.Thread(target=maps)
+thread.start()
+n = 0
+while not done.is_set():
+    fd = os.open("other%d" % (n % 3), os.O_WRONLY | os.O_CREAT)
+    os.write(fd, b"x")
+    os.close(fd)
+    n += 1
+thread.join()
+print("went on")
+"""
+
+
+def test_a_process_that_waits_for_us_with_its_memory_locked_is_not_waited_for(workspace: Workspace) -> None:
+    """mmap over a dirty mapping waits for a WRITE with mmap_lock held; /proc/PID/environ, cmdline and mem
+    take that lock, too, and whoever reads them in between would wait for himself."""
+    (workspace.root / "mapped").write_bytes(bytes(1 << 16))
+    result = workspace.plain(sys.executable, "-c", MAPPED, timeout=60)
+    assert result.ok().out == "went on\n"
+    assert (workspace.root / "mapped").read_bytes() == bytes([149]) * (1 << 16)

@@ -45,7 +45,7 @@ def test_no_name_moves_the_numbers(comm):
 def test_the_fields_are_those_of_proc5():
     numbers = b" ".join(str(n).encode() for n in range(4, 53))
     stat = procfs.parse_stat(b"1 (x) R " + numbers)
-    assert stat == procfs.Stat("x", "R", 4, 22, 50)
+    assert stat == procfs.Stat("x", "R", 4, 22, 50, threads=20)
 
 
 @given(st.binary(max_size=400))
