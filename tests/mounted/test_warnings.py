@@ -374,7 +374,8 @@ MAPPED = """
 import ctypes, mmap, os, sys, threading
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
-libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+INT, LONG = ctypes.c_int, ctypes.c_long
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, INT, INT, INT, LONG]
 SIZE, ANONYMOUS_FIXED = 1 << 16, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x10
 done = threading.Event()
 
@@ -401,8 +402,8 @@ print("went on")
 
 
 def test_a_process_that_waits_for_us_with_its_memory_locked_is_not_waited_for(workspace: Workspace) -> None:
-    """mmap over a dirty mapping waits for a WRITE with mmap_lock held; /proc/PID/environ, cmdline and mem
-    take that lock, too, and whoever reads them in between would wait for himself."""
+    """mmap over a dirty mapping waits for a WRITE with mmap_lock held. /proc/PID/environ, cmdline and
+    mem take that lock, too: whoever reads them in between would wait for himself."""
     (workspace.root / "mapped").write_bytes(bytes(1 << 16))
     result = workspace.plain(sys.executable, "-c", MAPPED, timeout=60)
     assert result.ok().out == "went on\n"
