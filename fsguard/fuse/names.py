@@ -142,13 +142,15 @@ class NameHandlers(Filesystem):
             path = parent.path_of(name)
             with self.observer.changing(self.caller(ctx), Removed(path, node)):
                 pinned = self._before_losing(node)
-                try:
-                    os.unlink(name, dir_fd=self.backing.dir(parent))
-                except BaseException:
-                    if pinned:
-                        self.backing.unpin(node)
-                    raise
-                self._lost(node, parent, name, st)
+                above = self.backing.dir(parent)
+                with self.nodes.changing():
+                    try:
+                        os.unlink(name, dir_fd=above)
+                    except BaseException:
+                        if pinned:
+                            self.backing.unpin(node)
+                        raise
+                    self._lost(node, parent, name, st)
             self._left(parent, path, name)
         finally:
             self.nodes.settle(node)
@@ -159,13 +161,15 @@ class NameHandlers(Filesystem):
         node, st = self._present(parent, name)
         try:
             pinned = node.is_dir and self._before_losing(node)
-            try:
-                os.rmdir(name, dir_fd=self.backing.dir(parent))
-            except BaseException:
-                if pinned:
-                    self.backing.unpin(node)
-                raise
-            self._lost(node, parent, name, st)
+            above = self.backing.dir(parent)
+            with self.nodes.changing():
+                try:
+                    os.rmdir(name, dir_fd=above)
+                except BaseException:
+                    if pinned:
+                        self.backing.unpin(node)
+                    raise
+                self._lost(node, parent, name, st)
         finally:
             self.nodes.settle(node)
 
@@ -186,7 +190,8 @@ class NameHandlers(Filesystem):
                     raise
             if there is node:
                 # Two names of one file: rename(2) does nothing, and nothing is replaced.
-                self._rename(parent, name, new_parent, new_name, flags)
+                above, new_above = self.backing.dir(parent), self.backing.dir(new_parent)
+                self._rename(above, name, new_above, new_name, flags)
             elif flags & _EXCHANGE:
                 assert there is not None
                 self._exchange(parent, name, node, new_parent, new_name, there, ctx)
@@ -199,8 +204,8 @@ class NameHandlers(Filesystem):
                 self.nodes.settle(there)
             self.nodes.settle(node)
 
-    def _rename(self, parent: Node, name: bytes, new_parent: Node, new_name: bytes, flags: int) -> None:
-        source, target = self.backing.dir(parent), self.backing.dir(new_parent)
+    @staticmethod
+    def _rename(source: int, name: bytes, target: int, new_name: bytes, flags: int) -> None:
         if flags:
             syscalls.renameat2(source, name, target, new_name, flags)
         else:
@@ -227,16 +232,18 @@ class NameHandlers(Filesystem):
         )
         with self.observer.changing(self.caller(ctx), event):
             pinned = there is not None and self._before_losing(there)
-            try:
-                self._rename(parent, name, new_parent, new_name, flags)
-            except BaseException:
-                if pinned and there is not None:
-                    self.backing.unpin(there)
-                raise
-            if there is not None and there_st is not None:
-                self._lost(there, new_parent, new_name, there_st)
-            self.nodes.remove_name(node, parent, name)
-            self.nodes.add_name(node, new_parent, new_name)
+            above, new_above = self.backing.dir(parent), self.backing.dir(new_parent)
+            with self.nodes.changing():
+                try:
+                    self._rename(above, name, new_above, new_name, flags)
+                except BaseException:
+                    if pinned and there is not None:
+                        self.backing.unpin(there)
+                    raise
+                if there is not None and there_st is not None:
+                    self._lost(there, new_parent, new_name, there_st)
+                self.nodes.remove_name(node, parent, name)
+                self.nodes.add_name(node, new_parent, new_name)
         self._left(parent, event.source, name)
 
     def _exchange(
@@ -258,8 +265,10 @@ class NameHandlers(Filesystem):
             S_ISDIR(there.kind),
         )
         with self.observer.changing(self.caller(ctx), event):
-            self._rename(parent, name, new_parent, new_name, _EXCHANGE)
-            self.nodes.remove_name(node, parent, name)
-            self.nodes.remove_name(there, new_parent, new_name)
-            self.nodes.add_name(node, new_parent, new_name)
-            self.nodes.add_name(there, parent, name)
+            above, new_above = self.backing.dir(parent), self.backing.dir(new_parent)
+            with self.nodes.changing():
+                self._rename(above, name, new_above, new_name, _EXCHANGE)
+                self.nodes.remove_name(node, parent, name)
+                self.nodes.remove_name(there, new_parent, new_name)
+                self.nodes.add_name(node, new_parent, new_name)
+                self.nodes.add_name(there, parent, name)

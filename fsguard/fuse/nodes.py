@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from errno import ENOENT, ESTALE
 from stat import S_IFDIR, S_IFMT, S_IFREG
 from typing import TYPE_CHECKING
@@ -199,6 +200,10 @@ class NodeTable:
 
     def creating(self) -> None:
         """Something is about to be made, and entered as `fresh`."""
+
+    def changing(self) -> AbstractContextManager[None]:
+        """A name changes on disk and then in the table, within the ``with``."""
+        return nullcontext()
 
     def hand_out(self, node: Node) -> None:
         """The kernel gets one more lookup of it."""

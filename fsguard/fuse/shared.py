@@ -8,6 +8,8 @@ handles and their descriptors are Python's.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from errno import ESTALE
 from weakref import WeakValueDictionary
 
@@ -145,6 +147,14 @@ class LaneTable:
     def creating(self) -> None:
         """Something is about to be made: nodes known by now are of older files."""
         self._since = engine.next_id()
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        engine.names_change()
+        try:
+            yield
+        finally:
+            engine.names_change()
 
     def find(self, st: os.stat_result) -> Node | None:
         id_ = engine.find(st.st_dev, st.st_ino, st.st_mode)

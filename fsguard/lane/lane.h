@@ -89,6 +89,7 @@ struct lane {
     size_t buffer_size;
     atomic_bool forward_reads;  /* every open for reading is Python's (tool calls are announced) */
     atomic_bool over;
+    atomic_ullong names_epoch;  /* odd while Python is changing names, on disk or in the table */
     atomic_ullong counts[64];   /* requests answered here, by opcode */
     atomic_ullong forwarded;
 };

@@ -453,6 +453,13 @@ static PyObject *py_remove_name(PyObject *self, PyObject *args)
     return change_name(args, false);
 }
 
+static PyObject *py_names_change(PyObject *self, PyObject *none)
+{
+    (void)self, (void)none;
+    atomic_fetch_add(&lane.names_epoch, 1);
+    Py_RETURN_NONE;
+}
+
 static PyObject *py_detach(PyObject *self, PyObject *arg)
 {
     (void)self;
@@ -718,6 +725,7 @@ static PyMethodDef methods[] = {
     {"child", py_child, METH_VARARGS, "(parent, name) -> id, held; 0: not known."},
     {"add_name", py_add_name, METH_VARARGS, "(id, parent, name)"},
     {"remove_name", py_remove_name, METH_VARARGS, "(id, parent, name)"},
+    {"names_change", py_names_change, METH_NOARGS, "A change of names begins, or ends: called in pairs."},
     {"detach", py_detach, METH_O, "The inode is gone."},
     {"pin", py_pin, METH_O, "Keep a descriptor of the inode; 0 or -errno."},
     {"unpin", py_unpin, METH_O, "No longer."},

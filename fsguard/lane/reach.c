@@ -13,9 +13,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { CACHED_DIRECTORIES = 512, TRIES = 16 };
+enum { CACHED_DIRECTORIES = 512, TRIES = 2000 };
+
+/* Python changes a name on disk first and in the table then. What is found out in between says nothing
+ * about either: wait a moment, and look again. */
+static bool unsure(uint64_t epoch) { return epoch & 1 || atomic_load(&lane.names_epoch) != epoch; }
+
+static void pause_briefly(void)
+{
+    struct timespec t = {.tv_nsec = 50000};
+    nanosleep(&t, NULL);
+}
 
 /* Cached directory descriptors, by last use. */
 static struct node *newest, *oldest;
@@ -103,12 +114,8 @@ static void lost(uint64_t id, uint64_t parent, const char *text, size_t length)
     unlock();
 }
 
-int dir_acquire(struct node *node)
+static int dir_try(struct node *node, uint64_t epoch)
 {
-    if (node->kind != S_IFDIR)
-        return -ENOTDIR;
-    if (node->id == ROOT_ID)
-        return lane.root_fd;
     struct step *steps = NULL;
     struct node *base = node;
     int error = 0;
@@ -159,7 +166,8 @@ int dir_acquire(struct node *node)
         }
         if (error) {
             if (error == -ESTALE || gone(-error)) {
-                lost(s->id, s->parent, s->text, s->length);
+                if (!unsure(epoch))
+                    lost(s->id, s->parent, s->text, s->length);
                 error = -ESTALE;
             }
             break;
@@ -185,6 +193,21 @@ int dir_acquire(struct node *node)
     }
     unlock();
     return error ? error : fd;
+}
+
+int dir_acquire(struct node *node)
+{
+    if (node->kind != S_IFDIR)
+        return -ENOTDIR;
+    if (node->id == ROOT_ID)
+        return lane.root_fd;
+    for (int tries = 0;; tries++) {
+        uint64_t epoch = atomic_load(&lane.names_epoch);
+        int fd = dir_try(node, epoch);
+        if (fd != -ESTALE || !unsure(epoch) || tries == TRIES)
+            return fd;
+        pause_briefly();
+    }
 }
 
 void dir_release(struct node *node)
@@ -247,7 +270,14 @@ static int by_name(struct node *node, int (*get)(int dir, const char *text, stru
                    void *with)
 {
     struct where w;
-    for (int tries = 0; tries < TRIES && where_is(node, 0, &w); tries++) {
+    for (int tries = 0; tries < TRIES; tries++) {
+        uint64_t epoch = atomic_load(&lane.names_epoch);
+        if (!where_is(node, 0, &w)) {
+            if (!unsure(epoch))
+                return -ESTALE;
+            pause_briefly();
+            continue;
+        }
         int result = dir_acquire(w.parent);
         if (result < 0) { /* that says nothing about this name */
             where_done(&w);
@@ -256,7 +286,10 @@ static int by_name(struct node *node, int (*get)(int dir, const char *text, stru
         result = get(result, w.text, node, with);
         dir_release(w.parent);
         if (result < 0 && (result == -ESTALE || gone(-result))) {
-            moved(node, &w); /* if it lied, it is gone, and the next name is the first */
+            if (unsure(epoch))
+                pause_briefly();
+            else
+                moved(node, &w); /* if it lied, it is gone, and the next name is the first */
             where_done(&w);
             continue;
         }

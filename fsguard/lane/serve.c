@@ -724,6 +724,19 @@ static bool handle_request(char *mem, size_t size)
 enum { LOOK_NS = 40000, LOOK_LEAST_NS = 2000 };
 static int64_t look_ns = LOOK_NS; /* the leader's */
 
+/* Requests that were read and are neither answered nor handed on. */
+static atomic_uint between;
+
+/* An INTERRUPT must not reach Python before the request that it is about, which another thread may
+ * have just read. That takes microseconds; a disk that is read from meanwhile is not waited for. */
+static void let_others_pass(void)
+{
+    struct timespec t = {.tv_nsec = 100000};
+    step_down();
+    for (int tries = 0; tries < 100 && atomic_load(&between) > 1; tries++)
+        nanosleep(&t, NULL);
+}
+
 /* The next request; 0: unmounted. Leading. */
 static ssize_t take_request(char *mem)
 {
@@ -768,11 +781,19 @@ void *serve(void *buffer)
             queue_end();
             break;
         }
+        atomic_fetch_add(&between, 1);
         struct pollfd more = {.fd = lane.device, .events = POLLIN};
         if (poll(&more, 1, 0) > 0)
             step_down();
-        if (handle_request(mem, (size_t)got)) {
+        struct wire_in in;
+        memcpy(&in, mem, sizeof in);
+        if (in.opcode == OP_INTERRUPT)
+            let_others_pass();
+        bool pythons = handle_request(mem, (size_t)got);
+        if (pythons)
             queue_push(mem, (size_t)got);
+        atomic_fetch_sub(&between, 1);
+        if (pythons) {
             while ((mem = buffer_take()) == NULL)
                 ;
         }

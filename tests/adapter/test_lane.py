@@ -7,6 +7,7 @@ tell is asked and told; and no request, however mangled, may end it.
 from __future__ import annotations
 
 import os
+import stat
 import struct
 import threading
 from errno import EINVAL, ENODATA, ENOENT, ENOSYS, ERANGE, ESTALE
@@ -430,6 +431,17 @@ def test_names_of_any_length(kernel: Kernel, root: Path) -> None:
     for length in (255, 256, 4000):
         reply = kernel.ask(k.LOOKUP, parent, b"n" * length + b"\0")
         assert reply is not None and (reply.error != ENOENT)
+
+
+def test_a_name_longer_than_this_filesystem_allows(kernel: Kernel, root: Path) -> None:
+    """Others allow it: 255 characters of UTF-16 are up to 765 bytes."""
+    parent, st = kernel.lookup(rel(kernel, root)), root.stat()
+    mode = stat.S_IFREG | 0o644
+    node = engine.enter(parent, b"x" * 765, st.st_dev, 2**40, mode, 1, engine.next_id())
+    assert node and engine.paths(node)[0].endswith(b"x" * 765)
+    assert engine.pin(node) < 0
+    assert kernel.getattr(node).error
+    engine.release(node)
 
 
 def test_many_threads_at_once(kernel: Kernel, root: Path) -> None:
