@@ -85,7 +85,7 @@ def _print(status: dict[str, Any]) -> None:
         "mountpoint": "in place" if in_place else status["mountpoint"],
         "daemon": f"pid {status['pid']}, up {duration(status['uptime'])}, {_size(status['memory_bytes'])}",
         "policy": policy,
-        "io": f"{status['io']}: {status['io_reason']}",
+        "io": ": ".join(filter(None, (status["io"], status.get("io_reason")))),
         "features": _features(status["features"]),
         "open handles": status["open_handles"],
         "paths known": status["paths_known"],

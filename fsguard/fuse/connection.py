@@ -128,13 +128,23 @@ class Connection:
         if self._device is not None and (top is None or top.device != self._device):
             raise OSError(EINVAL, "not mounted")
 
-    async def shut_down(self, grace: float = 2.0) -> None:
-        """`unmount`, and see that `run` ends.
+    async def shut_down(self, grace: float = 2.0, patience: float = 1.0) -> None:
+        """`unmount`, and see that `run` ends. BusyError: in use, `patience` seconds long.
 
+        (Busy for a moment it is also when another namespace is just being made, with
+        a copy of every mount, or a process has ended and not yet let go.)
         Copies of the mount in other namespaces (containers) may keep the
         connection alive; after `grace` seconds they get ENOTCONN.
         """
-        await trio.to_thread.run_sync(self.unmount)
+        until = trio.current_time() + patience
+        while True:
+            try:
+                await trio.to_thread.run_sync(self.unmount)
+                break
+            except BusyError:
+                if trio.current_time() >= until:
+                    raise
+            await trio.sleep(0.05)
         with trio.move_on_after(grace):
             await self.over.wait()
         self._serving.cancel()

@@ -97,7 +97,7 @@ def test_times(text, seconds):
         ("remount=yes", "takes no value", ""),
         ("ro=1", "unknown mount option", ""),
         ('a="b', "quote", ""),
-        ("io=passthrough", "io is daemon", ""),
+        ("io=passthrough", "io is one of auto, lane, daemon", ""),
         ("po\nlicy", "unknown mount option", ""),
     ],
 )
