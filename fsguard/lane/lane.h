@@ -87,7 +87,6 @@ struct lane {
     uint64_t entry_ns, attr_ns; /* for how long the kernel may believe */
     uint32_t open_flags, opendir_flags;
     size_t buffer_size;
-    atomic_bool forward_reads;  /* every open for reading is Python's (tool calls are announced) */
     atomic_bool over;
     atomic_ullong names_epoch;  /* odd while Python is changing names, on disk or in the table */
     atomic_ullong counts[64];   /* requests answered here, by opcode */

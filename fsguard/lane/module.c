@@ -209,16 +209,6 @@ static PyObject *py_forget_threads(PyObject *self, PyObject *expired_only)
     Py_RETURN_NONE;
 }
 
-static PyObject *py_forward_reads(PyObject *self, PyObject *arg)
-{
-    (void)self;
-    int on = PyObject_IsTrue(arg);
-    if (on < 0)
-        return NULL;
-    atomic_store(&lane.forward_reads, on != 0);
-    Py_RETURN_NONE;
-}
-
 static PyObject *py_watch_miss(PyObject *self, PyObject *args)
 {
     unsigned long long parent;
@@ -711,7 +701,6 @@ static PyMethodDef methods[] = {
     {"know", py_know, METH_VARARGS, "The thread belongs to the actor for so many seconds; whether that can be watched."},
     {"known", py_known, METH_O, "The actor of a thread; 0: not known (any more)."},
     {"forget_threads", py_forget_threads, METH_O, "Nothing is known of any thread any more (True: of those whose time is over)."},
-    {"forward_reads", py_forward_reads, METH_O, "Whether every open for reading goes to Python."},
     {"watch_miss", py_watch_miss, METH_VARARGS, "Lookups of this name that find nothing go to Python."},
     {"hold", py_hold, METH_O, "(dev, ino, kind) of a node, held; None: not there."},
     {"release", py_release, METH_O, "Give one hold back."},

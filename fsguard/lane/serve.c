@@ -390,8 +390,7 @@ static enum verdict do_open(struct wire_in *in, struct node *node, char *body, s
     if (size < sizeof open)
         return reply_error(in, -EINVAL), DONE;
     memcpy(&open, body, sizeof open);
-    if ((open.flags & O_ACCMODE) != O_RDONLY || open.flags & O_TRUNC || node->kind != S_IFREG
-        || atomic_load(&lane.forward_reads))
+    if ((open.flags & O_ACCMODE) != O_RDONLY || open.flags & O_TRUNC || node->kind != S_IFREG)
         return FORWARD;
     uint32_t actor = thread_actor(in->pid);
     if (actor == 0)
