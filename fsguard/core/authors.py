@@ -7,7 +7,7 @@ and to have lost what it had not. A write in place or an append loses nothing.
 
 from __future__ import annotations
 
-from fsguard.core.model import Act, Actor, Command, Content, PathState, Write
+from fsguard.core.model import Act, Actor, Command, Content, PathState, Task, Write
 
 __all__ = ["GONE", "authors", "bring", "changing", "lost", "revive"]
 
@@ -38,6 +38,8 @@ def changing(state: PathState, act: Act, known: int, same: bool, author: str | N
             w.given_up = w.given_up or w.author == author
     if act in GONE or (last is not None and last.act is Act.TRUNCATE and not same):
         lost(state, 0)  # gone, or it was empty
+        for w in state.writers:
+            w.past = w.past or act in GONE
     elif act in (Act.TRUNCATE, Act.REPLACE):
         lost(state, known)
 
@@ -46,7 +48,7 @@ def lost(state: PathState, known: int) -> list[Write]:
     """What was written after version `known` is in the content no more; returns what still is."""
     still = []
     for w in state.writers:
-        w.left = w.left and w.first <= known
+        w.left = w.left and w.since <= known
         if w.left:
             still.append(w)
     return still
@@ -61,21 +63,28 @@ def revive(state: PathState, content: Content, act: Write) -> None:
     for w in state.writers:
         if w is not act:
             w.left = w.first in content.left and not w.given_up
+            w.past = w.past and not w.left
 
 
-def bring(source: PathState, target: PathState, known: int, by: Command | None) -> list[Write]:
-    """The writers of `target` when the file called `source` takes that name.
+def bring(
+    source: PathState, target: PathState, version: int, known: int, mover: Task | None, by: Command | None
+) -> list[Write]:
+    """The writers of `target` when `mover` gives that name to the file called `source`.
 
-    `known`: up to there the new content may be made from what stood at
+    `version`: that of `target` then; `known`: up to there the new content may be made from what stood at
     `target`; `by`: the command, when nothing stood there.
     """
+    author = mover.id if mover is not None else None
     for w in target.writers:
-        w.buried = w.buried or w.first > known
+        if w.since > known and author not in w.buried:
+            w.buried = (*w.buried, author)
     if not target.absent:
         lost(target, known)
-    moved = [w.copy() for w in source.writers if w.act not in GONE and not w.buried]
+    moved = [w.copy() for w in source.writers if not w.past]
+    had = {w.first: w.since for w in target.writers}
     for write in moved:
         write.brought = by
-    again = {w.first for w in moved}  # moved away and back
+        write.came = had.get(write.first, version)  # or moved away and back
+    again = {w.first for w in moved}
     stayed = [w for w in target.writers if w.first not in again]
     return sorted([*stayed, *moved], key=lambda w: w.version)

@@ -130,6 +130,6 @@ class Custody:
         state = self.ledger.at(path)
         if state in change.bases:
             return
-        change.bases[state] = (Undo.of(state), digest)
+        change.bases[state] = (Undo.of(state, change.actor.task), digest)
         if digest is not None:
             self.ledger.remember_content(state, digest)

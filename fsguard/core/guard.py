@@ -202,7 +202,7 @@ class Guard(Custody, Questions):
             return
         if act is Act.CREATE:
             self._recreated(change, state, now)
-        change.bases.setdefault(state, (Undo.of(state), None))
+        change.bases.setdefault(state, (Undo.of(state, actor.task), None))
         self._move(change, state, act, now)
 
     def _move(self, change: Change, state: PathState, act: Act, now: float) -> None:
@@ -228,7 +228,7 @@ class Guard(Custody, Questions):
             return
         write, actor = state.writers[-1], writer.actor
         write.task, write.process, write.command = actor.task, actor.process, actor.command
-        writer.bases[state] = opener.bases.pop(state, (Undo.of(state), None))
+        writer.bases[state] = opener.bases.pop(state, (Undo.of(state, actor.task), None))
         writer.first[state] = opener.first.pop(state)
 
     def _record(self, actor: Actor, path: bytes, act: Act, now: float, target: bytes | None = None) -> None:
@@ -306,7 +306,7 @@ class Guard(Custody, Questions):
         known = again.seen if again is not None else self.ledger.known_to(new, actor)
         if blind:
             known = 0  # a file that it does not know is not made from what it knows
-        undo = Undo.of(new)
+        undo = Undo.of(new, actor.task)
         begun = self._begin_deletion(old, actor)
         self.ledger.rename(old, new, actor, now, known, free)
         change.bases.setdefault(new, (undo, None))
@@ -341,7 +341,7 @@ class Guard(Custody, Questions):
     def _begin_deletion(self, state: PathState, actor: Actor) -> _Begun:
         return (
             victims_of_deletion(state, actor),
-            Undo.of(state),
+            Undo.of(state, actor.task),
             self.ledger.known_to(state, actor),
             old_picture(state, actor),
         )
@@ -388,10 +388,7 @@ class Guard(Custody, Questions):
             change.raised += deletion.raised
             if deletion.kept is not None:
                 change.kept[state] = deletion.kept
-            # What it makes anew may be made from what it had read.
-            kept = {w.first for w in deletion.undo.writers if w.left and w.first <= deletion.seen}
-            for write in state.writers:
-                write.left = write.left or write.first in kept
+            deletion.undo.replaced(state, deletion.seen)
             return deletion
         self._tell_deleted(state, deletion, now)
         return None
@@ -467,7 +464,7 @@ class Guard(Custody, Questions):
             if act is None or undo is None or earlier is None:
                 continue
             revive(state, earlier, act)
-            for victim in victims_of_content(undo, change.actor, first, earlier.version):
+            for victim in victims_of_content(undo, change.actor, first, earlier):
                 kept = change.kept.get(state)
                 self._tell_victim(state, act, change.actor, victim, now, deleted=False, kept=kept)
 

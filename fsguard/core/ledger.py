@@ -122,6 +122,7 @@ class Ledger:
         if last is not None and not last.buried and _same_run(last, actor) and last.appended == appended:
             last.version, last.time, last.act, last.left = version, time, act, not state.absent
             last.given_up = last.given_up and state.absent
+            last.past = state.absent
         else:
             state.writers.append(
                 Write(
@@ -135,6 +136,7 @@ class Ledger:
                     appended=appended,
                     made=act is Act.CREATE,
                     left=not state.absent,
+                    past=state.absent,
                 )
             )
             if len(state.writers) > MAX_WRITERS:
@@ -164,14 +166,17 @@ class Ledger:
         if fresh:
             target.self_locking = source.self_locking
             target.floor = source.floor
-            target.contents = sorted(target.contents + source.contents)[-MAX_CONTENTS:]
-        target.writers = bring(source, target, known, actor.command if free else None)[-(MAX_WRITERS - 1) :]
+        target.contents = sorted(target.contents + source.contents)[-MAX_CONTENTS:]
+        by = actor.command if free else None
+        target.writers = bring(source, target, self.version + 1, known, actor.task, by)
+        del target.writers[: -(MAX_WRITERS - 1)]
         last = source.contents[-1] if source.contents else None
         self._write(target, actor, Act.REPLACE, time)
         if last is not None and last.version == current:
             self.remember_content(target, last.digest)
         for task, look in seen:
-            if task is actor.task and look.version >= current:
+            had = target.looks.get(task)
+            if task is actor.task and look.version >= current and had is not None and not had.blind:
                 continue  # it is the writer now, with the picture it had of `target`
             # Who knew an older state only: of a file that was called otherwise, unless nothing was here.
             if look.version >= current or fresh or task is actor.task:

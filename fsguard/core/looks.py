@@ -85,15 +85,15 @@ class Looks:
         task, process = actor.task, actor.process
         if state in process.looks:
             self.ledger.stamp_process(state, process, state.version, now)
-        old = state.looks.get(task) if task is not None else None
-        if task is None or (old is not None and old.version >= state.version):
+        if task is None:
             return
+        old = state.looks.get(task)
         look = Look(
             version=state.version,
             time=now,
             command=actor.command,
             before=_before(old, actor),
-            noted=state.version,
+            noted=old.noted if old is not None else 0,
             process=process,
         )
         _replaced(state, old, actor.command)

@@ -211,10 +211,12 @@ class Write:
     """One author's latest run of changes to a path (consecutive ones merge).
 
     `left`: something of it is in the content (see `fsguard.core.authors`).
-    `buried`: another file took the name since, it is no news to anybody.
+    `buried`: tasks that put another file in its place since; they have been told
+    of it then, it is no news to them.
     `made`: it began with nothing there. `brought`: it was written under another
     name, and this command gave the file a name that was free. `given_up`: its own
-    author has deleted it.
+    author has deleted it. `past`: the file that it was in has gone since, by whomever.
+    `came`: the version at which a rename brought it to this path (0: it was written here).
     """
 
     task: Task | None
@@ -226,10 +228,12 @@ class Write:
     first: int
     appended: bool = False
     left: bool = True
-    buried: bool = False
+    buried: tuple[str | None, ...] = ()
     made: bool = False
     brought: Command | None = None
     given_up: bool = False
+    past: bool = False
+    came: int = 0
 
     def copy(self) -> Write:
         """One that can change by itself; a tenth of what `dataclasses.replace` costs."""
@@ -247,11 +251,18 @@ class Write:
             self.made,
             self.brought,
             self.given_up,
+            self.past,
+            self.came,
         )
 
     @property
     def author(self) -> str | None:
         return self.task.id if self.task is not None else None
+
+    @property
+    def since(self) -> int:
+        """The version of the path from which on it has been part of it."""
+        return self.came or self.first
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fsguard.core.authors import GONE, authors
-from fsguard.core.model import Actor, Command, Content, Kept, PathState, Warning, Write
+from fsguard.core.model import Act, Actor, Command, Content, Kept, PathState, Task, Warning, Write
 from fsguard.core.rules import Finding
 
 __all__ = ["Deletion", "Undo", "victims_of_content", "victims_of_deletion"]
@@ -28,10 +28,15 @@ class Undo:
     absent: bool
     writers: list[Write]
     contents: list[Content]
+    noted: int
 
     @classmethod
-    def of(cls, state: PathState) -> Undo:
-        return cls(state.version, state.absent, [w.copy() for w in state.writers], list(state.contents))
+    def of(cls, state: PathState, task: Task | None) -> Undo:
+        """`task` is about to change `state`."""
+        look = state.looks.get(task) if task is not None else None
+        noted = look.noted if look is not None else 0
+        writers = [w.copy() for w in state.writers]
+        return cls(state.version, state.absent, writers, list(state.contents), noted)
 
     def holding(self, digest: bytes, first: int) -> Content | None:
         """The latest content before version `first` that was the same as `digest`."""
@@ -39,12 +44,26 @@ class Undo:
 
     def apply(self, state: PathState, author: Actor) -> bool:
         """Forget what `author` did to `state` since; False if somebody else wrote too."""
-        later = [w for w in state.writers if w.version > self.version]
+        later = [w for w in state.writers if w.version > self.version and w.brought is not author.command]
         if any(w.process is not author.process and w.task is not author.task for w in later):
             return False
         state.writers = self.writers
         state.version, state.absent = self.version, self.absent
+        look = state.looks.get(author.task) if author.task is not None else None
+        if look is not None:
+            look.noted = self.noted  # a note that is taken back may be due again
         return True
+
+    def replaced(self, state: PathState, seen: int) -> None:
+        """It was deleted since, by a command that makes it anew from what it knew at version `seen`."""
+        before = {w.first: w for w in self.writers}
+        for write in state.writers:
+            if write.version > self.version and write.act in GONE:
+                write.act = Act.REPLACE
+            was = before.get(write.first)
+            write.left = write.left or (was is not None and was.left and was.since <= seen)
+            write.given_up = was is not None and was.given_up  # a replacement gives up nothing
+            write.past = was is not None and was.past
 
 
 @dataclass(slots=True)
@@ -77,15 +96,19 @@ def victims_of_deletion(state: PathState, actor: Actor) -> list[Write]:
     return authors(state.writers, actor)
 
 
-def victims_of_content(before: Undo, actor: Actor, first: int, earlier: int) -> list[Write]:
-    """Whose work is undone when `actor` (from version `first` on) put back the content of version `earlier`.
+def victims_of_content(before: Undo, actor: Actor, first: int, earlier: Content) -> list[Write]:
+    """Whose work is undone when `actor` (from version `first` on) put back the content `earlier`.
 
     `before` is what was on record when `actor` began.
     """
     writers = before.writers
     if writers and writers[-1].act in GONE:
         return _undeleted(before, actor)
-    return authors([w for w in writers if earlier < w.version and w.first < first], actor)
+
+    def later(w: Write) -> bool:
+        return w.version > earlier.version or (w.came > earlier.version and w.first not in earlier.left)
+
+    return authors([w for w in writers if later(w) and w.first < first], actor)
 
 
 def _undeleted(before: Undo, actor: Actor) -> list[Write]:

@@ -41,7 +41,11 @@ def unseen(state: PathState, task: Task) -> list[Write]:
     """Changes by others that `task` has not seen, newest first."""
     look = state.looks.get(task)
     seen = look.version if look is not None else max(state.floor, task.floor)
-    return [w for w in reversed(state.writers) if w.version > seen and w.author != task.id and not w.buried]
+    return [
+        w
+        for w in reversed(state.writers)
+        if w.version > seen and w.author != task.id and task.id not in w.buried
+    ]
 
 
 def judge(state: PathState, actor: Actor, act: Act) -> Finding | None:
@@ -99,16 +103,14 @@ def _lost_update(state: PathState, actor: Actor, act: Act) -> Finding | None:
     if reader is not None and reader is not actor.process and reader.below(actor.process):
         return None  # `text=$(cat f)`: what a process's own child reads flows back to it
     version, when = own
-    lost = tuple(
-        w for w in reversed(state.writers) if w.version > version and _rival(w, actor) and not w.buried
-    )
+    lost = tuple(w for w in reversed(state.writers) if w.version > version and _rival(w, actor))
     return Finding(Kind.LOST_UPDATE, act, lost, when) if lost else None
 
 
 def _rival(write: Write, actor: Actor) -> bool:
     """Another task, or a parallel command of the same one; never one's own helper."""
     task = actor.task
-    if write.task is None or task is None:
+    if write.task is None or task is None or task.id in write.buried:
         return False
     if write.author == task.id:
         return write.command is not actor.command and not write.process.kin(actor.process)
@@ -146,7 +148,7 @@ def _stale_view(state: PathState, actor: Actor, look: Look, act: Act) -> Finding
         if w.version > max(seen, look.noted)
         and w.task is not None
         and w.author != task.id
-        and not w.buried
+        and task.id not in w.buried
         and not (w.appended and act is Act.APPEND)
     )
     return Finding(Kind.STALE_VIEW, act, news, when) if news else None

@@ -76,6 +76,12 @@ class Picture:
     blind: bool = False
     process: Who | None = None
 
+    def carried(self, current: int, number: int) -> Picture:
+        """Under another name, where what was deed `current` is deed `number`."""
+        before = number if self.before is not None and self.before >= current else self.before
+        noted = number if self.noted >= current else self.noted
+        return replace(self, number=number, before=before, noted=noted)
+
 
 @dataclass
 class Name:
@@ -84,15 +90,27 @@ class Name:
     deeds: list[Deed] = field(default_factory=list)
     pictures: dict[str, Picture] = field(default_factory=dict)
     contents: list[tuple[int, bytes]] = field(default_factory=list)
-    owners: dict[bytes, Deed] = field(default_factory=dict)
+    owners: dict[bytes, Deed | None] = field(default_factory=dict)
     alive: list[Deed] = field(default_factory=list)
     brought: dict[Deed, int] = field(default_factory=dict)  # by which command, to a name that was free
     was_alive: dict[int, list[Deed]] = field(default_factory=dict)
+    hidden: dict[Deed, set[str | None]] = field(default_factory=dict)  # from whom
     unsure: set[int] = field(default_factory=set)  # contents that went with their directory, unread
+    replaced: set[Deed] = field(default_factory=set)  # deletions by a command that then made it anew
+    came: dict[Deed, int] = field(default_factory=dict)  # by a rename, which was that deed
+    over: set[Deed] = field(default_factory=set)  # the file that they were in is gone
 
     @property
     def number(self) -> int:
         return self.deeds[-1].number if self.deeds else 0
+
+    def seen_by(self, task: str) -> list[Deed]:
+        """What is news to `task`, if it has not seen it."""
+        return [d for d in self.deeds if task not in self.hidden.get(d, ())]
+
+    def since(self, deed: Deed) -> int:
+        """From which deed on it has been part of what is called so."""
+        return self.came.get(deed, deed.number)
 
     def copy(self) -> Name:
         return Name(
@@ -103,7 +121,11 @@ class Name:
             list(self.alive),
             dict(self.brought),
             dict(self.was_alive),
+            {d: set(tasks) for d, tasks in self.hidden.items()},
             set(self.unsure),
+            set(self.replaced),
+            dict(self.came),
+            set(self.over),
         )
 
 
@@ -185,6 +207,7 @@ class Oracle:
         """It was there before anybody came."""
         self.files[path] = [content]
         self.name(path).contents.append((0, content))
+        self.name(path).owners |= dict.fromkeys(tokens(content))
 
     def _same_file(self, path: str) -> list[str]:
         box = self.files[path]
@@ -229,7 +252,7 @@ class Oracle:
         name = self.name(path)
         picture = name.pictures.get(who.task)
         seen = picture.number if picture is not None else 0
-        news = [d for d in name.deeds if d.number > seen and d.task != who.task]
+        news = [d for d in name.seen_by(who.task) if d.number > seen and d.task != who.task]
         found: tuple[str, str | None] | None = None
         if path not in self.files:
             if picture is not None and picture.there and news and news[-1].gone:
@@ -238,7 +261,10 @@ class Oracle:
             found = self._overwrite(who, path, news, picture, gone)
         if found is not None:
             said = [Finding(who.task, path, *found)]
-            self.must += said
+            since = min(seen, self.memory.get((who.process, path), seen))
+            hidden = set(name.deeds) - set(name.seen_by(who.task))
+            recent = [d for d in name.deeds[-REMEMBERED:] if d.number > since and d not in hidden]
+            (self.must if any(d.task == found[1] for d in recent) else self.may).extend(said)
             return said
         if path in self.files and not gone:
             view = self._view(who, path, append)
@@ -256,7 +282,7 @@ class Oracle:
         if before is None:
             return None
         old = max(before, picture.noted)
-        missed = [d for d in name.deeds if d.number > old and d.task not in (None, who.task)]
+        missed = [d for d in name.seen_by(who.task) if d.number > old and d.task not in (None, who.task)]
         missed = [d for d in missed if not (append and d.appended)]
         return Finding(who.task, path, "stale_view", missed[-1].task) if missed else None
 
@@ -266,16 +292,24 @@ class Oracle:
         assert who.task is not None
         name = self.name(path)
         own = self.memory.get((who.process, path))
-        if own is not None and not gone and not self._child_told(who, name, picture):
-            lost = [d for d in name.deeds if d.number > own and self._rival(d, who)]
-            if lost:
-                return OVERWRITE, lost[-1].task
+        lost = self._lost(who, path) if not gone else None
+        if lost is not None:
+            return OVERWRITE, lost.task
         if not news or (own is not None and own >= name.number):
             return None
         siblings = [d for d in news if d.task is not None]
         if siblings:
             return OVERWRITE, siblings[-1].task
         return ("external_write", None) if picture is not None and not picture.blind else None
+
+    def _lost(self, who: Who, path: str) -> Deed | None:
+        """What would be lost if the process wrote what it made from its own copy."""
+        name = self.name(path)
+        own = self.memory.get((who.process, path))
+        if own is None or who.task is None or self._child_told(who, name, name.pictures.get(who.task)):
+            return None
+        lost = [d for d in name.seen_by(who.task) if d.number > own and self._rival(d, who)]
+        return lost[-1] if lost else None
 
     @staticmethod
     def _child_told(who: Who, name: Name, picture: Picture | None) -> bool:
@@ -302,13 +336,18 @@ class Oracle:
         """`path` now holds `content`, made from what was known at `known` (None: from what was there)."""
         name = self.name(path)
         name.deeds.append(deed)
-        alive = name.alive if known is None else [d for d in name.alive if d.number <= known]
+        alive = name.alive if known is None else [d for d in name.alive if name.since(d) <= known]
         name.alive = [*alive, deed]
         for number, earlier in name.contents:
-            if content and earlier == content:  # whose work was in that is back with it
-                name.alive += [d for d in name.was_alive.get(number, ()) if d not in name.alive]
+            if content is not None and earlier == content:  # whose work was in that is back with it
+                # (but for whoever has deleted it: that one has given it up)
+                back = [d for d in name.was_alive.get(number, ()) if d not in name.alive]
+                back = [d for d in back if not self._given_up(d, name)]
+                name.alive += back
+                name.over.difference_update(back)
         name.was_alive[deed.number] = list(name.alive)
         if content is None:
+            name.over.update(name.deeds)
             self.memory.pop((who.process, path), None)
         else:
             name.contents.append((deed.number, content))
@@ -318,6 +357,11 @@ class Oracle:
                 self.memory[who.process, path] = deed.number
         if who.task is not None:
             self._see(who, name, there=content is not None, wrote=True)
+
+    @staticmethod
+    def _given_up(deed: Deed, name: Name) -> bool:
+        gone = (d for d in name.deeds if d.gone and d not in name.replaced)
+        return any(d.task == deed.task and d.number > deed.number for d in gone)
 
     def write(self, who: Who, path: str, content: bytes) -> None:
         """A whole new content, by truncation, or in a file made anew."""
@@ -335,15 +379,15 @@ class Oracle:
         self.files[path][0] = content
         for p in names:
             self._reverts(who, p, content, before)
-            self._put(who, p, self._deed(who), content, self._known(who, p))
+            # Who emptied it may be said to have something in it, whoever fills it.
+            self._put(who, p, self._deed(who), content, self._known(who, p) if before else None)
 
     def _knows(self, who: Who, path: str) -> None:
         name = self.name(path)
         if (who.process, path) in self.memory:
             self.memory[who.process, path] = name.number
-        old = name.pictures.get(who.task or "")
-        if who.task is not None and (old is None or old.number < name.number or not old.there):
-            self._see(who, name, there=True, wrote=True)
+        if who.task is not None:  # as if it had read it
+            self._see(who, name, there=True)
 
     def _create(self, who: Who, path: str, content: bytes) -> None:
         self._judge(who, path)
@@ -359,9 +403,11 @@ class Oracle:
                 self._undo(who, path, again)
                 return
             if again.view is not None:
-                self.notes.append(again.view)
+                (self.must if again.view.kind == OVERWRITE else self.notes).append(again.view)
+            name.replaced.add(again.deed)
+            name.over = again.before.over
             before, known = again.content or b"", again.known
-            name.alive = [d for d in again.before.alive if d.number <= known]
+            name.alive = [d for d in again.before.alive if name.since(d) <= known]
             self._reverts(who, path, content, before, again.before)
             self._put(who, path, deed, content, None)
         else:
@@ -378,9 +424,12 @@ class Oracle:
             if said in self.must:
                 self.must.remove(said)
         name = again.before
+        had = name.pictures.get(who.task or "")
         name.pictures = self.names[path].pictures
         self.names[path] = name
         self._knows(who, path)
+        if had is not None and who.task is not None:  # what was to be noted still is
+            name.pictures[who.task] = replace(name.pictures[who.task], noted=had.noted)
 
     def patch(self, who: Who, path: str, content: bytes) -> None:
         """Some bytes in place (or the size): `content` is what it then holds."""
@@ -407,7 +456,8 @@ class Oracle:
             name = self.name(p)
             self._judge(who, p, append=True)
             old = name.pictures.get(who.task or "")
-            missed = any(d.task != who.task and d.number > (old.number if old else 0) for d in name.deeds)
+            seen = old.number if old is not None else 0
+            missed = any(d.task != who.task and d.number > seen for d in name.seen_by(who.task or ""))
             self._reverts(who, p, content, before)
             self._put(who, p, self._deed(who, appended=True), content, None)
             if missed and who.task is not None:
@@ -429,7 +479,8 @@ class Oracle:
     def _vanish(self, who: Who, path: str, content: bytes, said: list[Finding], unread: bool = False) -> None:
         name = self.name(path)
         before, known = name.copy(), self._known(who, path)
-        view = None if said else self._view(who, path)
+        lost = self._lost(who, path)
+        view = Finding(str(who.task), path, OVERWRITE, lost.task) if lost else self._view(who, path)
         must, may = self._stakes(who, name, content)
         deed = self._deed(who, gone=True)
         self._put(who, path, deed, None, -1)
@@ -439,13 +490,14 @@ class Oracle:
         if unread:
             name.unsure.add(max(n for n, _ in name.contents))
         self.pending[path] = Pending(
-            who, deed, before, None if unread else content, must, may, known, said, view
+            who, deed, before, None if unread else content, must, may, known, said, None if said else view
         )
 
     def _stakes(self, who: Who, name: Name, content: bytes, since: int = -1) -> tuple[set[str], set[str]]:
         """Whose work (later than `since`) is in the content: surely, and perhaps."""
         recent = set(name.deeds[-REMEMBERED:])
-        owned = [name.owners[t] for t in tokens(content) if t in name.owners]
+        was_alive = name.was_alive.get(since, ())
+        owned = [d for t in tokens(content) if (d := name.owners.get(t)) is not None]
         # What was deleted and comes back from somebody's memory is that one's work.
         owners = [d for d in owned if d in recent and d in name.alive]
         if name.deeds and not name.deeds[-1].gone:
@@ -453,7 +505,8 @@ class Oracle:
 
         def others(deeds: Iterable[Deed]) -> set[str]:
             # A name that this very command gave to the file is nobody's loss.
-            theirs = (d for d in deeds if d.number > since and name.brought.get(d) != who.command)
+            later = (d for d in deeds if d.number > since or (name.since(d) > since and d not in was_alive))
+            theirs = (d for d in later if name.brought.get(d) != who.command)
             return {d.task for d in theirs if d.task is not None and d.task != who.task}
 
         return others(owners), others(owned) | others(name.alive)
@@ -527,6 +580,8 @@ class Oracle:
             name, new = self.name(p), target + p[len(source) :]
             if p in known:
                 sure = len(self.must)
+                if new in self.pending:
+                    self.pending[new].content = None  # what comes is not compared with what was there
                 self._move(who, p, new, said[p], unread=True)
                 # What stands below a moved directory is not read: a revert by content may pass unseen.
                 self.may += [f for f in self.must[sure:] if f.path == new and f.kind == "reverted"]
@@ -534,35 +589,47 @@ class Oracle:
             else:  # nobody has touched it or looked at it: nothing to remember
                 self.files[new] = self.files.pop(p)
                 self.name(new).contents += name.contents
+                self.name(new).owners |= name.owners
                 name.unsure.update(n for n, _ in name.contents)
                 self.name(new).unsure |= name.unsure
+
+    @staticmethod
+    def _temporary(who: Who, name: Name) -> bool:
+        """What a task made itself and moves on: its content here need not be remembered."""
+        return bool(name.deeds) and name.deeds[0].made and all(d.task == who.task for d in name.deeds)
 
     def _move(self, who: Who, source: str, target: str, said: list[Finding], unread: bool = False) -> None:
         old, new = self.name(source), self.name(target)
         box, over = self.files.pop(source), self.files.get(target)
         ignorant = who.task is not None and not self._knows_now(who.task, old)
+        if self._temporary(who, old):
+            old.unsure.update(n for n, c in old.contents if c == box[0])
+        current = old.number
         up_to_date = {t: p for t, p in old.pictures.items() if p.there and p.number >= old.number}
         outdated = {t: p for t, p in old.pictures.items() if p.there and p.number < old.number}
         fresh = not new.deeds and not new.pictures
         known = -1 if ignorant or over is None else self._known(who, target)
         brought = [d for d in old.alive if not d.gone]
-        past = [d for d in old.deeds if not d.gone]
-        new.owners = {**new.owners, **old.owners}
+        past = [d for d in old.deeds if d not in old.over]
+        for token, owner in old.owners.items():  # who wrote it first, under whatever name
+            had = new.owners.get(token, owner)
+            new.owners[token] = min(owner, had, key=lambda d: d.number) if owner and had else None
+        new.was_alive = {**old.was_alive, **new.was_alive}
         contents = sorted({*new.contents, *old.contents})
         unsure = new.unsure | {n for n, _ in old.contents}  # they stood under another name
         self.files[target] = box
         again = self.pending.get(target)
         if over is not None or again is None or again.who.command != who.command or ignorant:
-            # Another file takes the name: what was not known is not there any more.
-            lost = {d for d in new.deeds if d.number > known}
+            # Another file takes the name: what was not known is not there any more, and has been told.
+            lost = {d for d in new.deeds if new.since(d) > known}
         else:
-            lost = {d for d in new.deeds if d.number > again.known}
+            lost = {d for d in new.deeds if new.since(d) > again.known}
         deed = self._deed(who)
         mine = new.pictures.get(who.task or "")
         taken = self.memory.get((who.process, target))
         if over is not None:
-            new.alive = [*brought, *(d for d in new.alive if d.number <= known)]
             self._reverts(who, target, box[0], over[0])
+            new.alive = [*brought, *(d for d in new.alive if new.since(d) <= known)]
             self._put(who, target, deed, box[0], None)
         else:
             self._appear(who, target, box[0], deed, brought)
@@ -573,15 +640,22 @@ class Oracle:
                 new.brought = dict.fromkeys(past, who.command)
         new.contents = sorted({*contents, *new.contents})
         new.unsure |= unsure
-        new.deeds = sorted({*new.deeds, *past} - (lost - set(past)), key=lambda d: d.number)
+        for d in set(past) - set(new.deeds):
+            new.came[d] = new.number
+        new.deeds = sorted({*new.deeds, *past}, key=lambda d: d.number)
+        for d in past:
+            new.hidden[d] = set(old.hidden.get(d, ()))
+            new.over.discard(d)
+        for d in lost - set(past):
+            new.hidden.setdefault(d, set()).add(who.task)
         for task, picture in up_to_date.items():
-            new.pictures[task] = replace(picture, number=new.number)
+            new.pictures[task] = picture.carried(current, new.number)
         for task, picture in outdated.items():
             if fresh or task == who.task:
                 new.pictures[task] = picture
         if who.task is not None:
             if not ignorant:
-                if mine is not None:
+                if mine is not None and not mine.blind:
                     new.pictures[who.task] = mine
                 self._see(who, new, there=True, wrote=True)
             if ignorant and taken is not None:
@@ -605,7 +679,7 @@ class Oracle:
         for old in map(self.name, others):
             for task, picture in old.pictures.items():
                 if task != who.task and picture.there and picture.number >= old.number:
-                    new.pictures[task] = replace(picture, number=new.number)
+                    new.pictures[task] = picture.carried(old.number, new.number)
 
     def end(self, command: int) -> None:
         """The command is over: what it deleted stays deleted."""

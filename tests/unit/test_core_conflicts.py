@@ -817,3 +817,28 @@ def test_moving_a_file_away_and_back_is_no_look_at_it(w):
     w.news()
     b.unlink("f")
     assert w.news()[0] == {("B", "f", "stale_write", "A")}
+
+
+@pytest.mark.parametrize("way", ["write", "replace"])
+def test_a_sibling_is_not_hidden_by_who_wrote_over_it_unseen(way):
+    """B and then a person changed it since A read it: A hears of B, in whatever way the person wrote."""
+    w = World()
+    w.file("f", "old")
+    w.run("A").read("f")
+    w.run("B").write("f", "b's work")
+    person = w.person()
+    person.write("f", "by hand") if way == "write" else person.replace("f", "by hand")
+    w.run("A").write("f", "a's work")
+    assert w.told() == {("A", "f", "stale_write", "B")}
+
+
+def test_who_replaced_a_siblings_file_unseen_is_told_of_it_once():
+    w = World()
+    w.file("f", "old")
+    w.run("A").read("f")
+    w.run("B").write("f", "b's work")
+    w.run("A").replace("f", "a's work")
+    assert w.told() == {("A", "f", "stale_write", "B")}
+    w.guard.outbox.deliver(w.guard.outbox.pending())
+    w.run("A").write("f", "more of a's")
+    assert len(w.warnings("A")) == 1

@@ -244,3 +244,72 @@ def test_names_that_are_not_utf8_survive(w):
     w.run("A").write(path, "a")
     (warning,) = w.warnings("A")
     assert warning.path == path and "\\xe9" in warning.message
+
+
+# -- what a rename carries, and what it leaves behind ----------------------------------
+
+
+def test_whoever_was_replaced_unseen_goes_along_with_the_file(w):
+    """A read f, B and a person changed it, the person gave it another name: A hears of B there."""
+    w.run("A").read("f")
+    w.run("B").write("f", "b's work")
+    w.person().replace("f", "by hand")
+    w.person().rename("f", "g")
+    w.run("A").write("g", "mine")
+    assert w.told() == {("A", "g", "stale_write", "B")}
+
+
+def test_what_was_there_before_a_deletion_does_not_go_along_with_the_next_file(w):
+    w.run("B").write("f", "b's work")
+    w.run("B").unlink("f")
+    w.person().write("f", "by hand")
+    w.person().rename("f", "g")
+    w.run("A").write("g", "mine")
+    assert not w.told()
+
+
+def test_what_came_with_a_rename_is_not_known_to_who_looked_before(w):
+    """D's work came to f after A's process had read f: what A makes of it holds nothing of D's."""
+    w.run("D").write("g", "d's work")
+    a = w.run("A")
+    a.read("f")
+    w.person().rename("g", "f")
+    a.write("f", "mine")
+    w.news()
+    c = w.run("C")
+    c.read("f"), c.unlink("f"), c.end()
+    assert w.news()[0] == {("A", "f", "reverted", "C")}
+
+
+def test_moving_a_file_there_and_back_undoes_none_of_it(w):
+    """D gave it a name, A gave it back: when B cuts off C's line, that is C's loss alone."""
+    w.person().write("d/x", "line\n")
+    w.run("D").rename("d/x", "k")
+    w.run("C").append("k", "more\n")
+    w.run("A").rename("k", "d/x")
+    w.news()
+    w.run("B").truncate("d/x", 5)
+    assert {told for told in w.news()[0] if told[2] == "reverted"} == {
+        ("C", "d/x", "reverted", "B"),
+        ("A", "d/x", "reverted", "B"),
+    }
+
+
+def test_moving_away_and_back_is_nothing_though_another_file_had_the_name_in_between(w):
+    w.run("B").write("f", "b's work")
+    w.run("C").write("dx", "c's work")
+    person = w.person()
+    person.rename("f", "dx")
+    person.rename("dx", "f")
+    w.run("A").unlink("f")
+    assert w.told() == {("A", "f", "stale_write", "B")}
+
+
+def test_the_picture_goes_along_to_a_new_name(w):
+    """A edits a file, moves it in its next command, and formats it there: B's change in between is news."""
+    w.run("A").write("f", "mine")
+    a = w.run("A")
+    a.rename("f", "g")
+    w.run("B").edit("g", "b's work")
+    a.edit("g", "formatted")
+    assert w.notes() == {("A", "g", "stale_view", "B")} and not w.told()

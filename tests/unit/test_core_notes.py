@@ -411,3 +411,35 @@ def test_history_newest_first_filtered_and_bounded():
     assert {e.path for e in w.guard.history.newest(path=b"d")} <= {b"d/1", b"d/2", b"d/3"}
     assert {e.task for e in w.guard.history.newest(task="B")} == {"B"}
     assert len(list(w.guard.history.newest(limit=2))) == 2
+
+
+def test_a_note_taken_back_is_told_when_the_same_command_does_change_the_file(w):
+    """Formatted twice: the first time it left the bytes as they were."""
+    w.run("C").read("f")
+    w.run("A").write("f", "a's work")
+    c = w.run("C")
+    data = c.read("f")
+    c.write("f", data)
+    assert not w.notes()
+    c.write("f", "c's work")
+    assert w.notes() == {("C", "f", "stale_view", "A")}
+
+
+def test_a_note_on_a_file_made_anew_with_the_same_bytes_is_still_due(w):
+    w.run("C").read("f")
+    w.run("A").write("f", "a's work")
+    c = w.run("C")
+    c.checkout("f", "a's work")
+    assert not w.warnings()
+    c.patch("f", "c")
+    assert w.notes() == {("C", "f", "stale_view", "A")} and not w.told()
+
+
+def test_writing_what_is_there_already_is_a_look(w):
+    """A command of A's left the bytes as they were: it has seen them, and not what came since."""
+    first = w.run("A")
+    first.write("f", "a's work")
+    w.run("A").write("f", "a's work")
+    w.run("B").edit("f", "b's work")
+    first.edit("f", "more of a's")
+    assert w.notes() == {("A", "f", "stale_view", "B")} and not w.told()

@@ -36,7 +36,7 @@ class CoreAgainstOracle(RuleBasedStateMachine):
         self.oracle = Oracle(PARENTS)
         self.live: list[Proc] = []
         self.handles: list[tuple[Proc, str]] = []
-        self.marks = 0
+        self.marks = self.temps = 0
         self.commands: dict[str, int] = {}
         for child, parent in PARENTS.items():
             self.world.task(child, parent)
@@ -116,7 +116,8 @@ class CoreAgainstOracle(RuleBasedStateMachine):
             oracle.delete(who, path)
             oracle.write(who, path, content)
         elif way == "replace":
-            temp = f"t{self.marks}.tmp"
+            self.temps += 1
+            temp = f"t{self.temps}.tmp"
             p.write(temp, content)
             p.rename(temp, path)
             oracle.write(who, temp, content)

@@ -408,3 +408,35 @@ def test_what_somebody_else_had_deleted_is_its_authors_loss_when_it_goes_again(w
     three.unlink("new")
     three.end()
     assert sum(1 for x in w.warnings("A") if str(x.kind) == "reverted") == 2
+
+
+def test_what_its_author_deleted_and_a_sibling_brought_back_is_no_more_the_authors(w):
+    w.run("B").write("f", "b's work")
+    b = w.run("B")
+    b.unlink("f"), b.end()
+    w.run("A").write("f", "b's work")
+    d = w.run("D")
+    d.unlink("f"), d.end()
+    assert ("B", "D") not in victims(w) and ("A", "D") in victims(w)
+
+
+def test_work_undone_by_one_sibling_is_not_undone_by_the_next_one_again(w):
+    w.run("D").write("f", "d's work")
+    w.run("A").append("f", " and a's")
+    c = w.run("C")
+    c.read("f"), c.write("f", "d's work"), c.end()
+    d = w.run("D")
+    d.read("f"), d.write("f", "old"), d.end()
+    assert victims(w) == {("A", "C"), ("C", "D")}
+
+
+def test_what_its_author_made_anew_is_its_loss_when_it_goes(w):
+    """B's second process replaced the file by unlink and create: that is no giving up."""
+    w.task("C")  # a task that is alone need not be remembered so well
+    w.run("B").write("f", "b's work")
+    b = w.run("B")
+    b.read("f"), b.checkout("f", "b's work and more"), b.end()
+    w.run("C").truncate("f", len("b's work"))
+    d = w.run("D")
+    d.unlink("f"), d.end()
+    assert victims(w) == {("B", "C"), ("B", "D"), ("C", "D")}
