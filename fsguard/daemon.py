@@ -146,6 +146,7 @@ class Daemon:
                 attr_timeout=lifetime,
                 keep_cache=lifetime > 0,
                 lane=self.io == "lane",
+                watch=True,
             ),
         )
         self.dispatch.take_looks = self.operations.take_looks

@@ -35,6 +35,7 @@ __all__ = [
     "Made",
     "NullObserver",
     "Observer",
+    "Outside",
     "Removed",
     "Renamed",
     "Session",
@@ -204,6 +205,22 @@ class Made:
 Change = Truncated | Removed | Renamed | Exchange | Linked | Made
 
 
+class Outside(NamedTuple):
+    """What somebody did to the backing directory, past the mount; heard of, not asked about.
+
+    `kinds`, in order: create, write, delete, rename, attributes; lost: some changes were not heard of.
+    `path` is None for what came from where nobody listens, `target` for what went there. `pid`: whose
+    process it was, 0 where that is not told; `at`: seconds since the epoch.
+    """
+
+    kinds: Sequence[str]
+    path: bytes | None
+    target: bytes | None
+    pid: int
+    at: float
+    directory: bool
+
+
 class Observer(Protocol):
     def missed(self, caller: Caller, path: bytes) -> None:
         """A lookup of `path` found nothing."""
@@ -220,6 +237,9 @@ class Observer(Protocol):
 
     def looks(self, looks: Iterable[tuple[Hashable, Sequence[bytes], float]]) -> None:
         """Opens for reading that were not announced one by one: (who, paths, seconds since the epoch)."""
+
+    def outside(self, change: Outside) -> Iterable[bytes]:
+        """Somebody has changed something past the mount. Gives paths for which `misses` may now hold."""
 
     def misses(self, path: bytes) -> bool:
         """Whether `missed` wants to hear of lookups of `path`, where there is nothing now."""
@@ -275,6 +295,9 @@ class NullObserver:
         return "nobody"
 
     def looks(self, looks: Iterable[tuple[Hashable, Sequence[bytes], float]]) -> None: ...
+
+    def outside(self, change: Outside) -> Iterable[bytes]:
+        return ()
 
     def misses(self, path: bytes) -> bool:
         return False

@@ -109,9 +109,16 @@ class Guard(Custody, Questions):
         return self.policies.of(path, actor.task.id) != "off"
 
     def intend(
-        self, change: Change, path: bytes, act: Act, now: float, file: object = None, link: bool = False
+        self,
+        change: Change,
+        path: bytes,
+        act: Act,
+        now: float,
+        file: object = None,
+        link: bool = False,
+        late: bool = False,
     ) -> Warning | None:
-        """Judge a change that is about to happen; `link`: to a symlink.
+        """Judge a change that is about to happen; `link`: to a symlink; `late`: it has happened.
 
         Returns the warning that was put on record, if any; `Warning.refused`
         means that the change must not happen (policy ``block``).
@@ -120,7 +127,7 @@ class Guard(Custody, Questions):
         state = self.ledger.find(path)
         if state is None or not self.watched(path, actor):
             return None
-        finding, late = judge(state, actor, act), False
+        finding = judge(state, actor, act)
         if finding is None and act is Act.CREATE:
             finding = self._view_of_replaced(state, actor)
             late = True  # it has deleted the file already: a refusal would leave none

@@ -17,6 +17,7 @@ from fsguard.core.turns import Turns
 from fsguard.dispatch import attributes
 from fsguard.dispatch.openfile import OpenFile
 from fsguard.dispatch.orphans import Orphans
+from fsguard.dispatch.outside import Outsiders
 from fsguard.dispatch.ports import Keeper, Processes
 from fsguard.dispatch.waiting import Waiting
 from fsguard.observer import (
@@ -26,6 +27,7 @@ from fsguard.observer import (
     FileView,
     Linked,
     Made,
+    Outside,
     Removed,
     Renamed,
     Session,
@@ -79,6 +81,7 @@ class Dispatch:
         self.open_files: dict[OpenFile, None] = {}
         self._writable: dict[FileView, list[OpenFile]] = {}
         self.orphans = Orphans(guard, keeper)
+        self.outsiders = Outsiders(guard, processes, self.misses)
         self.waiting = Waiting(
             guard, turns if turns is not None else Turns(), processes, wait_seconds, clock, self._writable
         )
@@ -109,6 +112,9 @@ class Dispatch:
         for actor, paths, at in looks:
             if isinstance(actor, Actor):
                 self.guard.looked(actor, paths, at)
+
+    def outside(self, change: Outside) -> Iterable[bytes]:
+        return self.outsiders.happened(change)
 
     def misses(self, path: bytes) -> bool:
         state = self.guard.ledger.find(path)

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import TracebackType
 
-from fsguard.observer import Caller, Change, FileView, NullObserver, Observer, Session, Truncated
+from fsguard.observer import Caller, Change, FileView, NullObserver, Observer, Outside, Session, Truncated
 
 __all__ = ["Shield"]
 
@@ -58,6 +58,13 @@ class Shield:
             self._inner.looks(looks)
         except Exception as error:
             self.fault("looks", error)
+
+    def outside(self, change: Outside) -> Iterable[bytes]:
+        try:
+            return self._inner.outside(change)
+        except Exception as error:
+            self.fault("change from behind", error)
+            return ()
 
     def misses(self, path: bytes) -> bool:
         try:

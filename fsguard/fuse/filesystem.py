@@ -30,6 +30,8 @@ class Settings:
     once. keep_cache: keep a file's pages from one open to the next (else only
     until the next open). directories: cached directory descriptors. lane: what
     needs no decision is answered without Python (one such filesystem a process).
+    watch: listen for changes behind the mount; watched_timeout: for how long names
+    and attributes are believed where that works.
     """
 
     entry_timeout: float = 0.0
@@ -37,6 +39,8 @@ class Settings:
     keep_cache: bool = False
     directories: int = 512
     lane: bool = False
+    watch: bool = False
+    watched_timeout: float = 0.0
 
 
 class Request(Protocol):
@@ -71,7 +75,9 @@ class Filesystem(pyfuse3.Operations):
         self.nodes: NodeTable | LaneTable
         if self.settings.lane:
             s = self.settings
-            self.lane = Lane(root_fd, s.entry_timeout, s.attr_timeout, s.keep_cache)
+            self.lane = Lane(
+                root_fd, s.entry_timeout, s.attr_timeout, s.keep_cache, s.watched_timeout, s.watch
+            )
             self.backing = LaneBacking(root_fd)
             self.nodes = LaneTable(self.backing)
         else:
@@ -104,8 +110,18 @@ class Filesystem(pyfuse3.Operations):
         return self.attributes.entry(node, st)
 
     def take_looks(self) -> None:
-        """Tell the observer which files were opened for reading past us."""
-        if self.lane is not None and (looks := self.lane.take_looks()):
+        """Tell the observer what came about past us, in order: opens for reading, and changes from behind."""
+        if self.lane is None:
+            return
+        looks = self.lane.take_looks()
+        for change in self.lane.take_changes():
+            earlier = [look for look in looks if look[2] <= change.at]
+            if earlier:
+                self.observer.looks(earlier)
+                looks = looks[len(earlier) :]
+            for path in self.observer.outside(change):
+                self.lane.watch_miss_at(path)
+        if looks:
             self.observer.looks(looks)
 
     def revoke(self, node: Node) -> None:

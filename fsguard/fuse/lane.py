@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 
 from ..lane import OPCODES, engine
+from ..observer import Outside
+from . import outside
 from ._library import request
+from .nodes import ROOT_ID
 
 __all__ = ["Lane"]
 
@@ -26,18 +29,34 @@ class Lane:
     """One in a process, like the mount itself.
 
     `entry_timeout`, `attr_timeout`: seconds for which the kernel may believe
-    names and attributes; `keep_cache`: keep a file's pages from one open to the
-    next.
+    names and attributes; `watched`: the same where changes from behind are heard
+    of, if that is longer; `keep_cache`: keep a file's pages from one open to the
+    next; `watch`: listen for changes from behind.
     """
 
-    def __init__(self, root_fd: int, entry_timeout: float, attr_timeout: float, keep_cache: bool) -> None:
+    def __init__(
+        self,
+        root_fd: int,
+        entry_timeout: float,
+        attr_timeout: float,
+        keep_cache: bool,
+        watched: float = 0.0,
+        watch: bool = False,
+    ) -> None:
         engine.start(
             root_fd=root_fd,
             entry_ns=round(entry_timeout * 1e9),
             attr_ns=round(attr_timeout * 1e9),
             open_flags=_FOPEN_KEEP_CACHE if keep_cache else 0,
             opendir_flags=_FOPEN_KEEP_CACHE | _FOPEN_CACHE_DIR if entry_timeout > 0 else 0,
+            watched_ns=round(watched * 1e9),
         )
+        self.unwatched: OSError | None = None  # why nothing can be heard of
+        if watch:
+            try:
+                engine.watch()
+            except OSError as error:
+                self.unwatched = error
         self.eventfd = engine.eventfd()
         self.wait = engine.wait
         self._last = 0  # numbers are not used twice: handles keep theirs
@@ -100,6 +119,13 @@ class Lane:
         """(actor, paths) of the handles that are open for reading."""
         return [(self._actors.get(number, 0), paths) for number, paths in engine.reading()]
 
+    def take_changes(self) -> Iterator[Outside]:
+        """What others have changed behind the mount since the last time."""
+        if not engine.pending_changes():
+            return
+        for mask, path, target, pid, at in engine.take_changes():
+            yield outside.change(mask, path, target, pid, at)
+
     def add_handle(self, id_: int, fd: int, actor: Hashable | None) -> int:
         """The number of a handle that the lane reads from; it closes `fd`. Raises OSError."""
         return engine.add_handle(id_, fd, self._number(actor) if actor is not None else 0)
@@ -120,6 +146,18 @@ class Lane:
     def watch_miss(self, parent: int, name: bytes) -> None:
         """Lookups of this name that find nothing are the filesystem's."""
         engine.watch_miss(parent, name)
+
+    def watch_miss_at(self, path: bytes) -> None:
+        """The same by path; the kernel, which may believe by now that nothing is there, is to ask again."""
+        *above, name = path.split(b"/")
+        parent = ROOT_ID
+        for part in above:
+            parent = engine.child(parent, part)
+            if not parent:
+                return
+            engine.release(parent)
+        engine.watch_miss(parent, name)
+        engine.expire(parent, name)
 
     def counts(self) -> dict[str, int]:
         """Requests answered without Python, by name."""

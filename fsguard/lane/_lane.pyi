@@ -10,10 +10,12 @@ def start(
     attr_ns: int,
     open_flags: int,
     opendir_flags: int,
+    watched_ns: int = 0,
 ) -> None:
     """Set up table and queue for the workspace's descriptor, once in a process. Raises OSError.
 
     entry_ns, attr_ns: for how many nanoseconds the kernel may believe names and attributes;
+    watched_ns: the same where changes from behind are heard of, if that is longer;
     open_flags, opendir_flags: FOPEN_* of the replies.
     """
 
@@ -34,6 +36,29 @@ def know(tid: int, actor: int, seconds: float, /) -> bool:
 
 def known(tid: int, /) -> int: ...
 def forget_threads(expired_only: bool, /) -> None: ...
+def watch() -> None:
+    """Hear of what others change in the directories that the kernel is told about from now on.
+
+    Raises OSError: EREMOTE on a filesystem that other machines change, EOPNOTSUPP and others where
+    fanotify cannot do it. Events are read once `serve` has been called.
+    """
+
+def watch_node(id: int, /) -> bool:
+    """Whether changes in the directory are heard of from now on."""
+
+def watch_events(events: bytes, /) -> bool: ...
+def watch_load() -> dict[str, int]: ...
+def pending_changes() -> int: ...
+def take_changes() -> list[tuple[int, bytes | None, bytes | None, int, float]]:
+    """(FAN_* bits, path, where a rename has led, process id or 0, seconds since the epoch).
+
+    Bit 62: created and deleted meanwhile, and there. No path: it came from where nobody listens; no
+    second one: it went there. FAN_Q_OVERFLOW: some were not heard of.
+    """
+
+def expire(parent: int, name: bytes, /) -> None:
+    """The kernel shall ask for the name again, whatever it believes."""
+
 def watch_miss(parent: int, name: bytes, /) -> None: ...
 def hold(id: int, /) -> tuple[int, int, int] | None: ...
 def release(id: int, /) -> None: ...

@@ -8,6 +8,7 @@
  *   listing.c  open directories
  *   threads.c  which actor a thread belongs to, as Python has said
  *   queue.c    what goes to Python: whole requests, and looks (who has opened what for reading)
+ *   watch.c    what others change behind the mount
  *
  * One mount a process, hence one lane. `lane.lock` guards the table, the handles and the looks; it
  * is never held while something may block: system calls on the backing directory happen without it,
@@ -57,6 +58,8 @@ struct node { /* one inode behind the mount */
     struct grant *grant;
     uint32_t look_actor;  /* who looked last, and the look's number */
     unsigned look_number;
+    struct watch *watch;  /* a directory's: how events name it */
+    atomic_int watched;
 };
 
 /* Further writes by a thread through one of Python's handles need no decision. Taken back by whatever
@@ -85,6 +88,7 @@ struct lane {
     int device, root_fd;
     uint64_t root_dev;
     uint64_t entry_ns, attr_ns; /* for how long the kernel may believe */
+    uint64_t watched_ns;        /* ... where changes from behind are heard of, if that is longer */
     uint32_t open_flags, opendir_flags;
     size_t buffer_size;
     atomic_bool over;
@@ -105,6 +109,7 @@ struct node *table_get(uint64_t id);
 struct node *table_find(uint64_t dev, uint64_t ino);
 struct node *table_root(void);
 uint64_t table_size(void);
+void table_each(void (*each)(void *, struct node *), void *with);
 uint64_t table_next_id(void);
 struct name *name_find(struct node *parent, const char *text, size_t length);
 /* NULL: out of memory. `fresh`: just created; a node of an id below `since` that is known by this inode
@@ -158,7 +163,10 @@ struct handle *handle_add(struct node *node, int fd, uint32_t actor);
 void handle_each(void (*each)(void *, const struct handle *), void *with);
 uint64_t handle_count(void);
 void attr_fill(struct wire_attr *attr, const struct stat *st);
-void entry_fill(struct wire_entry *entry, const struct node *node, const struct stat *st);
+/* For how long (ns) the kernel may believe names in a directory, and attributes. With the lock. */
+uint64_t entry_life(const struct node *parent);
+uint64_t attr_life(const struct node *node, const struct stat *st);
+void entry_fill(struct wire_entry *entry, const struct node *parent, const struct node *node, const struct stat *st);
 void *serve(void *buffer); /* which it gives back at the end */
 
 /* With the lock, which may be given up for a moment: a write may be under way. */
@@ -186,6 +194,7 @@ struct look {
 };
 bool queue_start(void);
 int queue_eventfd(void);
+void queue_wake(void); /* Python shall look what there is, without a request */
 void *buffer_take(void);
 void buffer_give(void *mem);
 void queue_push(void *mem, size_t size); /* takes the buffer over */
@@ -197,8 +206,42 @@ bool look_add(struct node *node, uint32_t actor);
 bool looks_take(struct look *look);
 bool look_is_pending(unsigned number);
 unsigned looks_pending(void);
+unsigned news_pending(void); /* looks, and changes from behind */
 /* Names whose absence somebody may look at (with the lock held). */
 void miss_watch(uint64_t parent, const char *text, size_t length);
 bool miss_watched(uint64_t parent, const char *text, size_t length);
+
+/* ---- watch.c ---- */
+
+enum { UNWATCHED, WATCHED, REFUSED };
+enum { WATCH_BUFFER = 65536 };
+#define CHANGE_THERE (1ULL << 62) /* created and deleted: it is there now */
+struct change { /* made by others, past the mount */
+    struct change *next;
+    uint64_t mask; /* FAN_* */
+    int pid;       /* 0: not told */
+    int64_t time;  /* CLOCK_REALTIME, ns: when it was heard of */
+    bool has_first, has_second;
+    uint32_t first, second; /* bytes of text: the path, and where FAN_RENAME has led */
+    char text[];
+};
+int watch_start(void);   /* 0 or errno: nothing can be watched */
+bool watch_serve(void);
+void watch_end(void);
+/* Without the lock, the node held by the caller; whether changes in the directory are heard of from now on. */
+bool watch_dir(struct node *node, int fd);
+bool watch_node(struct node *node);
+bool watch_wanted(const struct node *node); /* a directory, not yet tried */
+void watch_forget(struct node *node); /* with the lock */
+void watch_expire(uint64_t parent, const char *name, size_t length);
+bool watch_events(const char *buffer, size_t size); /* as read from fanotify; whether any are others' */
+struct change *change_take(void);                   /* the caller's to free */
+unsigned changes_pending(void);
+struct watch_load {
+    bool on;
+    uint64_t directories, own, foreign, overflows, lost, refused;
+    int error;
+};
+struct watch_load watch_load(void);
 
 #endif

@@ -75,6 +75,7 @@ static int take(struct node *node, struct listing **out)
     int dir = dir_acquire(node);
     if (dir < 0)
         return dir;
+    watch_dir(node, dir);
     struct listing *l = calloc(1, sizeof *l);
     int fd = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     int error = fd < 0 ? -errno : l == NULL ? -ENOMEM : 0;
@@ -142,9 +143,18 @@ static int enter(struct node *parent, int dir, const char *text, size_t length, 
         lock();
         if (parent->mutations == mutations) {
             struct node *node = table_enter(parent, text, length, &st, false, 0);
+            if (node && tries == 0 && watch_wanted(node)) {
+                node_hold(node);
+                unlock();
+                watch_node(node);
+                lock();
+                node_release(node);
+                unlock();
+                continue;
+            }
             if (node) {
                 node->lookups++;
-                entry_fill(out, node, &st);
+                entry_fill(out, parent, node, &st);
             }
             unlock();
             return node != NULL;

@@ -20,18 +20,18 @@ static bool started;
 
 static PyObject *py_start(PyObject *self, PyObject *args, PyObject *kwargs)
 {
-    static char *words[] = {"root_fd", "entry_ns", "attr_ns", "open_flags", "opendir_flags", NULL};
+    static char *words[] = {"root_fd", "entry_ns", "attr_ns", "open_flags", "opendir_flags", "watched_ns", NULL};
     struct stat st;
-    unsigned long long entry_ns, attr_ns;
+    unsigned long long entry_ns, attr_ns, watched_ns = 0;
     (void)self;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iKKII", words, &lane.root_fd, &entry_ns, &attr_ns,
-                                     &lane.open_flags, &lane.opendir_flags))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iKKII|K", words, &lane.root_fd, &entry_ns, &attr_ns,
+                                     &lane.open_flags, &lane.opendir_flags, &watched_ns))
         return NULL;
     if (started)
         return os_error(EALREADY);
     if (fstat(lane.root_fd, &st) < 0)
         return os_error(errno);
-    lane.entry_ns = entry_ns, lane.attr_ns = attr_ns;
+    lane.entry_ns = entry_ns, lane.attr_ns = attr_ns, lane.watched_ns = watched_ns;
     lane.root_dev = st.st_dev;
     if (!table_start(&st) || !queue_start())
         return PyErr_NoMemory();
@@ -64,6 +64,8 @@ static PyObject *py_serve(PyObject *self, PyObject *args)
     }
     if (made > 1)
         error = 0; /* fewer will do */
+    if (!error && !watch_serve())
+        error = EAGAIN;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error)
         return os_error(error);
@@ -90,7 +92,7 @@ static PyObject *py_hooks(PyObject *self, PyObject *none)
 {
     (void)self, (void)none;
     PyObject *receive = PyCapsule_New((void *)queue_receive, "fsguard.receive", NULL);
-    PyObject *pending = PyCapsule_New((void *)looks_pending, "fsguard.pending", NULL);
+    PyObject *pending = PyCapsule_New((void *)news_pending, "fsguard.pending", NULL);
     return Py_BuildValue("NN", receive, pending);
 }
 
@@ -689,6 +691,89 @@ static PyObject *py_counts(PyObject *self, PyObject *none)
     return dict;
 }
 
+/* ---- changes from behind ---- */
+
+static PyObject *py_watch(PyObject *self, PyObject *none)
+{
+    (void)self, (void)none;
+    int error = watch_start();
+    if (error)
+        return os_error(error);
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_watch_node(PyObject *self, PyObject *arg)
+{
+    (void)self;
+    ID_ONLY(arg, id)
+    lock();
+    struct node *node = table_get(id);
+    if (node)
+        node_hold(node);
+    unlock();
+    bool watched = node && watch_node(node);
+    lock();
+    if (node)
+        node_release(node);
+    unlock();
+    return PyBool_FromLong(watched);
+}
+
+static PyObject *py_watch_events(PyObject *self, PyObject *arg)
+{
+    char *data;
+    Py_ssize_t size;
+    (void)self;
+    if (PyBytes_AsStringAndSize(arg, &data, &size) < 0)
+        return NULL;
+    return PyBool_FromLong(watch_events(data, (size_t)size));
+}
+
+static PyObject *py_watch_load(PyObject *self, PyObject *none)
+{
+    (void)self, (void)none;
+    struct watch_load l = watch_load();
+    typedef unsigned long long big;
+    return Py_BuildValue("{sOsKsKsKsKsKsKsi}", "on", l.on ? Py_True : Py_False, "directories", (big)l.directories, "own",
+                         (big)l.own, "foreign", (big)l.foreign, "overflows", (big)l.overflows, "lost", (big)l.lost,
+                         "refused", (big)l.refused, "error", l.error);
+}
+
+static PyObject *py_take_changes(PyObject *self, PyObject *none)
+{
+    (void)self, (void)none;
+    PyObject *all = PyList_New(0);
+    struct change *c;
+    for (unsigned left = changes_pending(); all && left && (c = change_take()) != NULL; left--) {
+        PyObject *item = Py_BuildValue("Ky#y#id", (unsigned long long)c->mask, c->has_first ? c->text : NULL,
+                                       (Py_ssize_t)c->first, c->has_second ? c->text + c->first : NULL,
+                                       (Py_ssize_t)c->second, c->pid, (double)c->time / 1e9);
+        free(c);
+        if (item == NULL || PyList_Append(all, item) < 0)
+            Py_CLEAR(all);
+        Py_XDECREF(item);
+    }
+    return all;
+}
+
+static PyObject *py_pending_changes(PyObject *self, PyObject *none)
+{
+    (void)self, (void)none;
+    return PyLong_FromUnsignedLong(changes_pending());
+}
+
+static PyObject *py_expire(PyObject *self, PyObject *args)
+{
+    unsigned long long parent;
+    const char *text;
+    Py_ssize_t length;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "Ky#", &parent, &text, &length))
+        return NULL;
+    watch_expire(parent, text, (size_t)length);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
     {"start", (PyCFunction)(void (*)(void))py_start, METH_VARARGS | METH_KEYWORDS, "Set up the table and the queue, once."},
     {"serve", py_serve, METH_VARARGS, "(device, threads, buffer size): read requests from now on."},
@@ -701,6 +786,13 @@ static PyMethodDef methods[] = {
     {"know", py_know, METH_VARARGS, "The thread belongs to the actor for so many seconds; whether that can be watched."},
     {"known", py_known, METH_O, "The actor of a thread; 0: not known (any more)."},
     {"forget_threads", py_forget_threads, METH_O, "Nothing is known of any thread any more (True: of those whose time is over)."},
+    {"watch", py_watch, METH_NOARGS, "Watch what others change behind the mount; OSError: that cannot be had."},
+    {"watch_node", py_watch_node, METH_O, "Whether changes in the directory are heard of from now on."},
+    {"watch_events", py_watch_events, METH_O, "Take these for events that fanotify has sent."},
+    {"watch_load", py_watch_load, METH_NOARGS, "What is watched, for status."},
+    {"pending_changes", py_pending_changes, METH_NOARGS, "How many there are to take."},
+    {"take_changes", py_take_changes, METH_NOARGS, "[(mask, path, target, pid, time)]: what others have changed."},
+    {"expire", py_expire, METH_VARARGS, "(parent, name): the kernel shall ask for the name again."},
     {"watch_miss", py_watch_miss, METH_VARARGS, "Lookups of this name that find nothing go to Python."},
     {"hold", py_hold, METH_O, "(dev, ino, kind) of a node, held; None: not there."},
     {"release", py_release, METH_O, "Give one hold back."},

@@ -50,6 +50,13 @@ static void lower_event(void)
         raised = false;
 }
 
+void queue_wake(void)
+{
+    pthread_mutex_lock(&queue_lock);
+    raise_event();
+    pthread_mutex_unlock(&queue_lock);
+}
+
 void *buffer_take(void)
 {
     void *mem = NULL;
@@ -98,6 +105,7 @@ void queue_end(void)
     atomic_store(&lane.over, true);
     raise_event();
     pthread_mutex_unlock(&queue_lock);
+    watch_end();
 }
 
 int queue_receive(struct buf *buf)
@@ -170,11 +178,8 @@ bool look_add(struct node *node, uint32_t actor)
     node_hold(node);
     node->look_actor = actor, node->look_number = number;
     atomic_store(&head, number + 1);
-    if (pending == LOOKS / 2) { /* nothing else may come for a while: let Python have a look */
-        pthread_mutex_lock(&queue_lock);
-        raise_event();
-        pthread_mutex_unlock(&queue_lock);
-    }
+    if (pending == LOOKS / 2) /* nothing else may come for a while: let Python have a look */
+        queue_wake();
     return true;
 }
 
@@ -188,6 +193,8 @@ bool looks_take(struct look *look)
 }
 
 unsigned looks_pending(void) { return atomic_load(&head) - atomic_load(&tail); }
+
+unsigned news_pending(void) { return looks_pending() + changes_pending(); }
 
 /* ---- names whose absence somebody may look at: a set of hashes, which may say yes for nothing ---- */
 

@@ -78,19 +78,44 @@ void attr_fill(struct wire_attr *a, const struct stat *st)
     a->blksize = (uint32_t)st->st_blksize;
 }
 
-void entry_fill(struct wire_entry *e, const struct node *node, const struct stat *st)
+static uint64_t watched_life(uint64_t otherwise)
 {
+    return lane.watched_ns > otherwise ? lane.watched_ns : otherwise;
+}
+
+uint64_t entry_life(const struct node *parent)
+{
+    return atomic_load(&parent->watched) == WATCHED ? watched_life(lane.entry_ns) : lane.entry_ns;
+}
+
+uint64_t attr_life(const struct node *node, const struct stat *st)
+{
+    if (node->kind == S_IFDIR)
+        return atomic_load(&node->watched) == WATCHED ? watched_life(lane.attr_ns) : lane.attr_ns;
+    /* A file is watched by its names, and all of them have to be known. */
+    uint64_t names = 0;
+    for (const struct name *n = node->names; n; n = n->next, names++)
+        if (atomic_load(&n->parent->watched) != WATCHED)
+            return lane.attr_ns;
+    return names && names >= st->st_nlink ? watched_life(lane.attr_ns) : lane.attr_ns;
+}
+
+void entry_fill(struct wire_entry *e, const struct node *parent, const struct node *node, const struct stat *st)
+{
+    uint64_t entry = entry_life(parent), attr = attr_life(node, st);
     memset(e, 0, sizeof *e);
     e->nodeid = node->id;
-    e->entry_valid = lane.entry_ns / 1000000000, e->entry_valid_nsec = (uint32_t)(lane.entry_ns % 1000000000);
-    e->attr_valid = lane.attr_ns / 1000000000, e->attr_valid_nsec = (uint32_t)(lane.attr_ns % 1000000000);
+    e->entry_valid = entry / 1000000000, e->entry_valid_nsec = (uint32_t)(entry % 1000000000);
+    e->attr_valid = attr / 1000000000, e->attr_valid_nsec = (uint32_t)(attr % 1000000000);
     attr_fill(&e->attr, st);
 }
 
-static void reply_attr(const struct wire_in *in, const struct stat *st)
+static void reply_attr(const struct wire_in *in, const struct node *node, const struct stat *st)
 {
-    struct wire_attr_out out = {.attr_valid = lane.attr_ns / 1000000000,
-                                .attr_valid_nsec = (uint32_t)(lane.attr_ns % 1000000000)};
+    lock();
+    uint64_t life = attr_life(node, st);
+    unlock();
+    struct wire_attr_out out = {.attr_valid = life / 1000000000, .attr_valid_nsec = (uint32_t)(life % 1000000000)};
     attr_fill(&out.attr, st);
     reply(in, &out, sizeof out);
 }
@@ -230,7 +255,9 @@ static enum verdict do_lookup(struct wire_in *in, struct node *parent, char *bod
     struct wire_entry entry;
     int error = 0;
     uint64_t id = 0, links = 0;
-    bool found = false, watched = false;
+    bool found = false, missed = false;
+    uint64_t life = 0;
+    watch_dir(parent, dir);
     for (int tries = 0; tries < 64; tries++) {
         lock();
         uint64_t mutations = parent->mutations;
@@ -249,14 +276,23 @@ static enum verdict do_lookup(struct wire_in *in, struct node *parent, char *bod
                 name_remove(child, parent, body, length);
                 node_release(child);
             }
-            watched = miss_watched(parent->id, body, length);
+            missed = miss_watched(parent->id, body, length);
+            life = entry_life(parent);
         } else if (!error) {
             struct node *node = table_enter(parent, body, length, &st, false, 0);
             if (node == NULL) {
                 error = ENOMEM;
+            } else if (tries == 0 && watch_wanted(node)) {
+                node_hold(node);
+                unlock();
+                watch_node(node); /* before the look at it that counts */
+                lock();
+                node_release(node);
+                unlock();
+                continue;
             } else {
                 node->lookups++;
-                entry_fill(&entry, node, &st);
+                entry_fill(&entry, parent, node, &st);
                 id = node->id;
                 for (struct name *n = node->names; n; n = n->next)
                     links++;
@@ -279,11 +315,10 @@ static enum verdict do_lookup(struct wire_in *in, struct node *parent, char *bod
         }
         return DONE;
     }
-    if (watched)
+    if (missed)
         return FORWARD;
-    if (error == ENOENT && lane.entry_ns > 0) { /* node 0: there is nothing, and the kernel may believe it */
-        struct wire_entry none = {.entry_valid = lane.entry_ns / 1000000000,
-                                  .entry_valid_nsec = (uint32_t)(lane.entry_ns % 1000000000)};
+    if (error == ENOENT && life > 0) { /* node 0: there is nothing, and the kernel may believe it */
+        struct wire_entry none = {.entry_valid = life / 1000000000, .entry_valid_nsec = (uint32_t)(life % 1000000000)};
         reply(in, &none, sizeof none);
         return DONE;
     }
@@ -322,6 +357,7 @@ static enum verdict do_getattr(struct wire_in *in, struct node *node, char *body
         return reply_error(in, -EINVAL), DONE;
     memcpy(&get, body, sizeof get);
     struct handle *h = get.flags & GETATTR_FH && get.fh & LANE_FH ? handle_get(get.fh) : NULL;
+    watch_node(node);
     if (h && h->fd >= 0)
         error = fstat(h->fd, &st) < 0 ? -errno : 0;
     else
@@ -329,7 +365,7 @@ static enum verdict do_getattr(struct wire_in *in, struct node *node, char *body
     if (error)
         reply_error(in, error);
     else
-        reply_attr(in, &st);
+        reply_attr(in, node, &st);
     return DONE;
 }
 
@@ -377,7 +413,7 @@ static enum verdict do_setattr(struct wire_in *in, struct node *node, char *body
     if (error)
         reply_error(in, error);
     else
-        reply_attr(in, &st);
+        reply_attr(in, node, &st);
     return DONE;
 }
 

@@ -130,6 +130,13 @@ struct node *table_root(void) { return root; }
 uint64_t table_size(void) { return nodes; }
 uint64_t table_next_id(void) { return next_id; }
 
+void table_each(void (*each)(void *, struct node *), void *with)
+{
+    for (uint64_t i = 0; i < id_buckets; i++)
+        for (struct node *n = by_id[i]; n; n = n->id_chain)
+            each(with, n);
+}
+
 struct node *table_get(uint64_t id)
 {
     struct node *n = by_id[id & (id_buckets - 1)];
@@ -286,6 +293,7 @@ void node_settle(struct node *node)
             at = &(*at)->id_chain;
         *at = node->id_chain;
         nodes--;
+        watch_forget(node);
         dir_forget(node);
         free(node->grant);
         free(node);
