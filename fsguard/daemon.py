@@ -174,6 +174,7 @@ class Daemon:
             "requests": self.operations.requests(),
             "open_files": self.operations.open_files(),
             "nodes": len(self.operations.nodes),
+            "cache": {"heard": self.operations.lane.heard() if self.operations.lane else {}},
             "memory_bytes": _memory(),
             "keeping": self.store is not None,
             "guard_faults": self.shield.faults,

@@ -21,7 +21,7 @@ Rules of the seam:
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -210,7 +210,8 @@ class Outside(NamedTuple):
 
     `kinds`, in order: create, write, delete, rename, attributes; lost: some changes were not heard of.
     `path` is None for what came from where nobody listens, `target` for what went there. `pid`: whose
-    process it was, 0 where that is not told; `at`: seconds since the epoch.
+    process it was, 0 where that is not told, and `author` what /proc/PID said of it then, by file name;
+    `at`: seconds since the epoch.
     """
 
     kinds: Sequence[str]
@@ -219,6 +220,7 @@ class Outside(NamedTuple):
     pid: int
     at: float
     directory: bool
+    author: Mapping[str, bytes] = {}
 
 
 class Observer(Protocol):

@@ -22,7 +22,7 @@ import os
 import signal
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fsguard.attribution import cgroup, procfs, shells
@@ -125,10 +125,30 @@ class Resolver:
                 return known
         actor = self._actor(tid)
         if len(self.announced):
-            return (self.announced.find(actor.process, paths, self._clock()) if paths else None) or actor
+            return self._announced(actor, paths)
         if actor.process.pid in self._known:
             self.learn(tid, actor)
         return actor
+
+    def author(self, pid: int, texts: Mapping[str, bytes], paths: Sequence[bytes] = ()) -> Actor:
+        """Who process `pid` worked for, which may be gone: `texts` is what its files in /proc said."""
+        then = procfs.parse_stat(texts["stat"]) if "stat" in texts else None
+        if then is None:
+            return self.actor(pid, paths)
+        raw = procfs.read(f"/proc/{pid}/stat", 1024)
+        now = procfs.parse_stat(raw) if raw else None
+        if now is not None and (now.start, now.image) == (then.start, then.image):
+            return self.actor(pid, paths)
+        known = self._known.get(pid)
+        # No image: it was about to end, and its arguments and environment were gone.
+        if known is not None and known.start == then.start and then.image in (known.image, 0):
+            return self._announced(known.actor, paths)
+        return self._announced(self._resolve(pid, then, self._clock(), texts), paths)
+
+    def _announced(self, actor: Actor, paths: Sequence[bytes]) -> Actor:
+        if not paths or not len(self.announced):
+            return actor
+        return self.announced.find(actor.process, paths, self._clock()) or actor
 
     def _actor(self, tid: int) -> Actor:
         if tid <= 0:
@@ -230,12 +250,17 @@ class Resolver:
                 known.actor = Actor(current, known.actor.process, known.actor.command, known.actor.disabled)
         return known.actor
 
-    def _resolve(self, pid: int, stat: procfs.Stat, now: float) -> Actor:
-        groups = procfs.read(f"/proc/{pid}/cgroup") or b""
+    def _resolve(
+        self, pid: int, stat: procfs.Stat, now: float, texts: Mapping[str, bytes] | None = None
+    ) -> Actor:
+        """`texts`: instead of what /proc says now."""
+        groups = (procfs.read(f"/proc/{pid}/cgroup") if texts is None else texts.get("cgroup")) or b""
         sure = True
 
         def text_in_memory(name: str, limit: int) -> bytes:
             nonlocal sure
+            if texts is not None:
+                return texts.get(name, b"")[:limit]
             try:
                 return procfs.read_memory(f"/proc/{pid}/{name}", limit, stat.threads) or b""
             except TimeoutError:

@@ -43,7 +43,7 @@ class Outsiders:
 
     def _author(self, change: Outside) -> Actor:
         paths = [p for p in (change.target, change.path) if p is not None]
-        actor = self._processes.actor(change.pid, paths)
+        actor = self._processes.author(change.pid, change.author, paths)
         if actor.process.pid or not change.pid:
             return actor
         # It has ended already; its number is all that is left of it.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from fsguard.core.guard import Keeping
@@ -46,6 +46,9 @@ class Processes(Protocol):
         `paths`: what it is about to do something to; a tool call that an agent
         has announced for them counts as the task's that announced it.
         """
+
+    def author(self, pid: int, texts: Mapping[str, bytes], paths: Sequence[bytes] = ()) -> Actor:
+        """The same for a process that may have ended: `texts` is what /proc/PID said, by file name."""
 
     def steady(self) -> bool:
         """True when who a thread works for does not hang on what it touches."""

@@ -7,9 +7,9 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 
 from ..lane import OPCODES, engine
 from ..observer import Outside
-from . import outside
 from ._library import request
 from .nodes import ROOT_ID
+from .outside import Outsides
 
 __all__ = ["Lane"]
 
@@ -57,6 +57,7 @@ class Lane:
                 engine.watch()
             except OSError as error:
                 self.unwatched = error
+        self._outsides = Outsides()
         self.eventfd = engine.eventfd()
         self.wait = engine.wait
         self._last = 0  # numbers are not used twice: handles keep theirs
@@ -121,10 +122,7 @@ class Lane:
 
     def take_changes(self) -> Iterator[Outside]:
         """What others have changed behind the mount since the last time."""
-        if not engine.pending_changes():
-            return
-        for mask, path, target, pid, at in engine.take_changes():
-            yield outside.change(mask, path, target, pid, at)
+        return self._outsides.read(engine.take_changes() if engine.pending_changes() else ())
 
     def add_handle(self, id_: int, fd: int, actor: Hashable | None) -> int:
         """The number of a handle that the lane reads from; it closes `fd`. Raises OSError."""
@@ -166,6 +164,10 @@ class Lane:
             name = OPCODES.get(opcode, str(opcode))
             named[name] = named.get(name, 0) + count
         return named
+
+    def heard(self) -> dict[str, int]:
+        """What is watched, and how much was heard of it."""
+        return engine.watch_load()
 
     def load(self) -> dict[str, int]:
         return engine.load()

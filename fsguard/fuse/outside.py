@@ -2,18 +2,50 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+
 from ..observer import Outside
 
-__all__ = ["change"]
+__all__ = ["Outsides"]
+
+MAX_AUTHORS = 256
 
 # include/uapi/linux/fanotify.h
 _MODIFY, _ATTRIB, _CLOSE_WRITE = 0x2, 0x4, 0x8
 _CREATE, _DELETE, _OVERFLOW = 0x100, 0x200, 0x4000
 _RENAME, _ONDIR = 0x10000000, 0x40000000
-_THERE = 1 << 62  # `lane/watch.c`: created and deleted, in whatever order, and there now
+# lane/watch.c: created and deleted, in whatever order, and there now; no change, but a file of /proc/PID.
+_THERE, _AUTHOR = 1 << 62, 1 << 61
 
 
-def change(mask: int, path: bytes | None, target: bytes | None, pid: int, at: float) -> Outside:
+class Outsides:
+    """Remembers what /proc said of the last authors."""
+
+    def __init__(self) -> None:
+        self._authors: OrderedDict[int, dict[str, bytes]] = OrderedDict()
+
+    def read(
+        self, changes: Iterable[tuple[int, bytes | None, bytes | None, int, float]]
+    ) -> Iterator[Outside]:
+        """Changes as the lane gives them (`engine.take_changes`)."""
+        for mask, path, target, pid, at in changes:
+            if mask & _AUTHOR:
+                self._note(pid, (path or b"").decode("ascii"), target or b"")
+            else:
+                kinds = _kinds(mask)
+                yield Outside(kinds, path, target, pid, at, bool(mask & _ONDIR), self._authors.get(pid, {}))
+
+    def _note(self, pid: int, name: str, text: bytes) -> None:
+        if name == "stat" or pid not in self._authors:  # the first that is read
+            self._authors[pid] = {}
+            self._authors.move_to_end(pid)
+            if len(self._authors) > MAX_AUTHORS:
+                self._authors.popitem(last=False)
+        self._authors[pid][name] = text
+
+
+def _kinds(mask: int) -> list[str]:
     """Equal events merge into one, so several things may have happened; they are put in the likely order."""
     kinds = []
     if mask & _OVERFLOW:
@@ -30,4 +62,4 @@ def change(mask: int, path: bytes | None, target: bytes | None, pid: int, at: fl
         kinds.append("attributes")
     if mask & _DELETE and not mask & _THERE:
         kinds.append("delete")
-    return Outside(kinds, path, target, pid, at, bool(mask & _ONDIR))
+    return kinds

@@ -53,7 +53,8 @@ def take_changes() -> list[tuple[int, bytes | None, bytes | None, int, float]]:
     """(FAN_* bits, path, where a rename has led, process id or 0, seconds since the epoch).
 
     Bit 62: created and deleted meanwhile, and there. No path: it came from where nobody listens; no
-    second one: it went there. FAN_Q_OVERFLOW: some were not heard of.
+    second one: it went there. FAN_Q_OVERFLOW: some were not heard of. Bit 61: no change, but the name
+    of a file in /proc/PID and its text, noted at once when the process was first heard of.
     """
 
 def expire(parent: int, name: bytes, /) -> None:

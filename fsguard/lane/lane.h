@@ -215,7 +215,8 @@ bool miss_watched(uint64_t parent, const char *text, size_t length);
 
 enum { UNWATCHED, WATCHED, REFUSED };
 enum { WATCH_BUFFER = 65536 };
-#define CHANGE_THERE (1ULL << 62) /* created and deleted: it is there now */
+#define CHANGE_THERE (1ULL << 62)  /* created and deleted: it is there now */
+#define CHANGE_AUTHOR (1ULL << 61) /* no change: the name of a file in /proc/PID, and what it said */
 struct change { /* made by others, past the mount */
     struct change *next;
     uint64_t mask; /* FAN_* */

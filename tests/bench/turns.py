@@ -16,7 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from fsguard.core.guard import Guard
@@ -66,6 +66,9 @@ class OneProcess:
 
     def actor(self, tid: int, paths: Sequence[bytes] = ()) -> Actor:
         return self._actor
+
+    def author(self, pid: int, texts: Mapping[str, bytes], paths: Sequence[bytes] = ()) -> Actor:
+        return self.actor(pid, paths)
 
     def opens_for_reading(self, tid: int) -> bool:
         return True

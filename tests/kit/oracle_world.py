@@ -15,7 +15,7 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from fsguard.core.guard import Guard, Limits
@@ -363,6 +363,9 @@ class World:
 
     def actor(self, tid: int, paths: Sequence[bytes] = ()) -> Actor:
         return self.procs[tid].actor
+
+    def author(self, pid: int, texts: Mapping[str, bytes], paths: Sequence[bytes] = ()) -> Actor:
+        return self.actor(pid, paths)
 
     def opens_for_reading(self, tid: int) -> bool:
         return self.opening

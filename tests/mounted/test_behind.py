@@ -1,0 +1,271 @@
+"""Changes on the backing directory, past the mount: soon visible, on record, told to readers."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import stat
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kit.abilities import need_root, need_tools
+from tests.kit.behind import Behind, behind
+from tests.kit.mounting import Workspace
+
+SOON = 0.1
+"""Seconds within which a change is visible through the mount."""
+
+
+@pytest.fixture(params=["lane"])
+def io(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def guarded(make_workspace: Callable[..., Workspace], io: str) -> Iterator[tuple[Workspace, Behind]]:
+    need_root()
+    need_tools("unshare", "mount")
+    workspace = make_workspace(mount=False)
+    with behind(workspace.directory) as worker:
+        for name in ("a", "b"):
+            worker("mkdir", name)
+        worker("write", "f", "old\n")
+        workspace.mount("--io", io)
+        yield workspace, worker
+        workspace.unmount()
+
+
+def until(what: str, holds: Callable[[], bool]) -> float:
+    """Seconds until it does; fails after SOON."""
+    begin = time.monotonic()
+    while not holds():
+        assert time.monotonic() - begin < SOON, f"{what}: not visible after {SOON} s"
+    return time.monotonic() - begin
+
+
+def seen(path: Path) -> tuple[int, int, int] | None:
+    """Kind and permissions, size, inode; None: nothing is there."""
+    try:
+        st = path.lstat()
+    except FileNotFoundError:
+        return None
+    return st.st_mode, st.st_size if not stat.S_ISDIR(st.st_mode) else 0, st.st_ino
+
+
+class World:
+    """Makes one change after the other behind the mount, and knows how each can be seen through it."""
+
+    def __init__(self, root: Path, worker: Behind, seed: int) -> None:
+        self.root = root
+        self.do = worker
+        self.random = random.Random(seed)
+        self.files: list[str] = []
+        self.logged: set[tuple[str, str]] = set()
+        self._number = 0
+
+    def fresh(self) -> str:
+        self._number += 1
+        return f"{self.random.choice(['', 'a/', 'b/'])}n{self._number}"
+
+    def some(self) -> str:
+        if not self.files:
+            self.create()
+        return self.random.choice(self.files)
+
+    def listed(self, name: str) -> bool:
+        path = self.root / name
+        return path.name in os.listdir(path.parent)
+
+    def create(self) -> None:
+        name = self.fresh()
+        assert seen(self.root / name) is None, "and that is remembered"
+        self.do("write", name, "x" * self.random.randrange(50))
+        until(f"create {name}", lambda: seen(self.root / name) is not None)
+        until(f"list {name}", lambda: self.listed(name))
+        self.files.append(name)
+        self.logged.add(("create", name))
+
+    def write(self) -> None:
+        name, text = self.some(), str(self.random.random())
+        (self.root / name).read_text()
+        self.do("write", name, text)
+        until(f"write {name}", lambda: (self.root / name).read_text() == text)
+        self.logged.add(("write", name))
+
+    def append(self) -> None:
+        name = self.some()
+        before = (self.root / name).read_text()
+        self.do("append", name, "more\n")
+        until(f"append {name}", lambda: (self.root / name).read_text() == before + "more\n")
+        until(f"size of {name}", lambda: (self.root / name).stat().st_size == len(before) + 5)
+        self.logged.add(("write", name))
+
+    def chmod(self) -> None:
+        name = self.some()
+        mode = 0o600 if (self.root / name).stat().st_mode & 0o777 != 0o600 else 0o755
+        self.do("chmod", name, mode)
+        until(f"chmod {name}", lambda: (self.root / name).stat().st_mode & 0o777 == mode)
+
+    def rename(self) -> None:
+        name, to = self.some(), self.fresh()
+        was = seen(self.root / name)
+        self.do("rename", name, to)
+        until(f"rename {name}", lambda: seen(self.root / name) is None and seen(self.root / to) == was)
+        until(f"list {to}", lambda: self.listed(to) and not self.listed(name))
+        self.files.remove(name)
+        self.files.append(to)
+        self.logged.add(("rename", name))
+
+    def replace(self) -> None:
+        name, over = self.some(), self.some()
+        if name == over:
+            return
+        was = seen(self.root / name)
+        (self.root / over).read_text()
+        self.do("rename", name, over)
+        until(f"rename over {over}", lambda: seen(self.root / over) == was and seen(self.root / name) is None)
+        self.files.remove(name)
+        self.logged.add(("rename", name))
+
+    def out_and_in(self) -> None:
+        name, away = self.some(), f"../out/n{self._number}"
+        was = seen(self.root / name)
+        self.do("rename", name, away)
+        until(f"move away {name}", lambda: seen(self.root / name) is None)
+        to = self.fresh()
+        self.do("rename", away, to)
+        until(f"move in {to}", lambda: seen(self.root / to) == was and self.listed(to))
+        self.files.remove(name)
+        self.files.append(to)
+        self.logged |= {("rename", name), ("create", to)}
+
+    def unlink(self) -> None:
+        name = self.some()
+        seen(self.root / name)
+        self.do("unlink", name)
+        until(f"unlink {name}", lambda: seen(self.root / name) is None and not self.listed(name))
+        self.files.remove(name)
+        self.logged.add(("delete", name))
+
+    def mkdir(self) -> None:
+        name = self.fresh()
+        self.do("mkdir", name)
+        until(f"mkdir {name}", (self.root / name).is_dir)
+        self.do("write", f"{name}/inner", "deep")
+        until(f"file in {name}", lambda: os.listdir(self.root / name) == ["inner"])
+        self.do("unlink", f"{name}/inner")
+        until(f"empty {name}", lambda: os.listdir(self.root / name) == [])
+        self.do("rmdir", name)
+        until(f"rmdir {name}", lambda: seen(self.root / name) is None)
+        self.logged |= {("mkdir", name), ("rmdir", name)}
+
+    def symlink(self) -> None:
+        name = self.fresh()
+        for target in ("one", "two"):
+            self.do("symlink", target, name)
+            until(f"symlink {name}", lambda t=target: _target(self.root / name) == t)  # type: ignore[misc]
+            self.do("unlink", name)
+            until(f"unlink {name}", lambda: seen(self.root / name) is None)
+        self.logged |= {("create", name), ("delete", name)}
+
+
+def _target(path: Path) -> str | None:
+    try:
+        return os.readlink(path)
+    except FileNotFoundError:
+        return None
+
+
+def test_a_thousand_changes_from_behind(guarded: tuple[Workspace, Behind]) -> None:
+    workspace, worker = guarded
+    worker("mkdir", "../out")
+    world = World(workspace.root, worker, seed=20)
+    acts = [
+        world.create,
+        world.create,
+        world.write,
+        world.append,
+        world.chmod,
+        world.rename,
+        world.replace,
+        world.out_and_in,
+        world.unlink,
+        world.mkdir,
+        world.symlink,
+    ]
+    for turn in range(600):  # of one to four changes each
+        acts[turn % len(acts)]()
+    entries = workspace.fsguard("log", "--json", "--limit", "100000").lines()
+    theirs = [e for e in entries if e["pid"] == worker.pid]
+    assert all(e["task"] is None and "python" in e["command"] for e in theirs)
+    found = {(e["op"], e["path"]) for e in theirs}
+    assert world.logged <= found, f"not on record: {sorted(world.logged - found)[:10]}"
+    ours = [e for e in entries if e["pid"] != worker.pid and e["op"] != "read"]
+    assert not ours, f"nobody else has changed anything: {ours[:3]}"
+
+
+def test_who_has_read_it_is_told(guarded: tuple[Workspace, Behind]) -> None:
+    workspace, worker = guarded
+    workspace.run("A", "cat", "f").ok()
+    worker("write", "f", "theirs\n")
+    until("the change", lambda: (workspace.root / "f").read_text() == "theirs\n")
+    workspace.plain("sh", "-c", "echo mine > f", env={**workspace.env, "FSGUARD_TASK": "A"}).ok()
+    (warning,) = workspace.warnings("A")
+    assert warning["kind"] == "external_write" and warning["path"] == "f"
+    assert f"pid {worker.pid}" in warning["message"] or "python" in warning["message"]
+    who = workspace.fsguard("who", "f", "--json").json()
+    assert any(w["pid"] == worker.pid for w in who["writers"])
+
+
+def test_a_task_that_goes_around_the_mount_is_that_task(guarded: tuple[Workspace, Behind]) -> None:
+    workspace, worker = guarded
+    workspace.run("A", "cat", "f").ok()
+    workspace.sh("B", f"echo around > /proc/{worker.pid}/cwd/f; sleep 0.2").ok()
+    until("the change", lambda: (workspace.root / "f").read_text() == "around\n")
+    entries = workspace.fsguard("log", "f", "--json").lines()
+    assert any(e["op"] == "write" and e["task"] == "B" for e in entries)
+    workspace.plain("sh", "-c", "echo mine > f", env={**workspace.env, "FSGUARD_TASK": "A"}).ok()
+    (warning,) = workspace.warnings("A")
+    assert warning["kind"] == "stale_write" and warning["sibling"] == "B"
+
+
+def test_own_changes_are_no_news(guarded: tuple[Workspace, Behind]) -> None:
+    workspace, _ = guarded
+    script = (
+        "mkdir -p d; for i in 1 2 3 4 5; do echo $i > d/$i; mv d/$i d/x$i; chmod 600 d/x$i; done; rm -r d"
+    )
+    workspace.sh("A", script).ok()
+    heard = workspace.fsguard("status", "--json").json()["cache"]["heard"]
+    assert heard["foreign"] == 0, heard
+    ops = {(e["op"], e["task"]) for e in workspace.fsguard("log", "--json").lines()}
+    assert all(task == "A" for op, task in ops), ops
+
+
+def test_more_changes_than_can_be_heard_of(guarded: tuple[Workspace, Behind]) -> None:
+    workspace, worker = guarded
+    limit = int(Path("/proc/sys/fs/fanotify/max_queued_events").read_text())
+    worker("write", "a/known", "old")
+    until("known", (workspace.root / "a" / "known").exists)
+    (workspace.root / "a" / "known").read_text()
+    assert not (workspace.root / "a" / "last").exists() and os.listdir(workspace.root / "b") == []
+    pid = workspace.daemon_pid()
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)  # nobody reads the queue meanwhile
+    try:
+        worker("many", "b/", limit + 10)
+        worker("write", "a/known", "new!")
+        worker("write", "a/last", "")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    # Thousands of events have to be gone through first; what counts is that nothing stays as it was.
+    end = time.monotonic() + 10
+    while (workspace.root / "a" / "known").read_text() != "new!" or not (
+        workspace.root / "a" / "last"
+    ).exists():
+        assert time.monotonic() < end
+    assert len(os.listdir(workspace.root / "b")) == limit + 10
+    assert workspace.fsguard("status", "--json").json()["cache"]["heard"]["overflows"] >= 1
