@@ -36,7 +36,7 @@ class Behind:
     """Does what it is told; `pid` is its process. To be made before the mount."""
 
     def __init__(self, directory: Path) -> None:
-        """Works in `directory`, by a bind mount of what it lies in, in a namespace of its own (needs root)."""
+        """Works in `directory`, by a bind mount of what it lies in (needs root)."""
         place = directory.parent / "bind"
         place.mkdir(exist_ok=True)
         self.cwd = place / directory.name
