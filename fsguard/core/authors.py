@@ -7,9 +7,9 @@ and to have lost what it had not. A write in place or an append loses nothing.
 
 from __future__ import annotations
 
-from fsguard.core.model import Act, Actor, Command, Content, PathState, Task, Write
+from fsguard.core.model import Act, Actor, Content, PathState, Write
 
-__all__ = ["GONE", "authors", "bring", "changing", "lost", "revive"]
+__all__ = ["GONE", "authors", "bring", "changing", "lost", "revive", "trim"]
 
 GONE = frozenset({Act.DELETE, Act.MOVE_AWAY})
 
@@ -62,19 +62,20 @@ def revive(state: PathState, content: Content, act: Write) -> None:
     """
     for w in state.writers:
         if w is not act:
-            w.left = w.first in content.left and not w.given_up
+            came = w.left and w.came == act.version  # with the file that has just been moved here
+            w.left = came or (w.first in content.left and not w.given_up)
             w.past = w.past and not w.left
 
 
 def bring(
-    source: PathState, target: PathState, version: int, known: int, mover: Task | None, by: Command | None
+    source: PathState, target: PathState, version: int, known: int, actor: Actor, free: bool
 ) -> list[Write]:
-    """The writers of `target` when `mover` gives that name to the file called `source`.
+    """The writers of `target` when `actor` gives that name to the file called `source`.
 
-    `version`: that of `target` then; `known`: up to there the new content may be made from what stood at
-    `target`; `by`: the command, when nothing stood there.
+    `version`: that of `target` then; `known`: up to there the new content may be
+    made from what stood at `target`; `free`: nothing did.
     """
-    author = mover.id if mover is not None else None
+    author = actor.task.id if actor.task is not None else None
     for w in target.writers:
         if w.since > known and author not in w.buried:
             w.buried = (*w.buried, author)
@@ -83,8 +84,42 @@ def bring(
     moved = [w.copy() for w in source.writers if not w.past]
     had = {w.first: w.since for w in target.writers}
     for write in moved:
-        write.brought = by
+        write.brought, write.made = actor.command, write.made and free
         write.came = had.get(write.first, version)  # or moved away and back
     again = {w.first for w in moved}
     stayed = [w for w in target.writers if w.first not in again]
     return sorted([*stayed, *moved], key=lambda w: w.version)
+
+
+def trim(writers: list[Write], limit: int) -> None:
+    """Forget what is too much: what a later write of the same author says as well, else the oldest.
+
+    Whoever has not seen the oldest has not seen the next one either, unless that is hidden from it.
+    """
+    while len(writers) > limit:
+        del writers[_spare(writers, limit)]
+
+
+def _spare(writers: list[Write], limit: int) -> int:
+    for same in (_same_run, _same_task):
+        for i, w in enumerate(writers[: limit // 3]):
+            if any(same(w, later) and _says_as_much(w, later) for later in writers[i + 1 :]):
+                return i
+    return 0
+
+
+def _same_run(one: Write, other: Write) -> bool:
+    return one.process is other.process and one.command is other.command
+
+
+def _same_task(one: Write, other: Write) -> bool:
+    return one.task is other.task
+
+
+def _says_as_much(one: Write, later: Write) -> bool:
+    return (
+        (later.left or not one.left)
+        and (one.appended or not later.appended)
+        and (later.made or not one.made)
+        and set(later.buried) <= set(one.buried)
+    )

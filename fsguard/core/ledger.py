@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 
-from fsguard.core.authors import GONE, bring, changing
+from fsguard.core.authors import GONE, bring, changing, trim
 from fsguard.core.model import Act, Actor, Content, Look, PathState, Process, Task, Write
 
 __all__ = ["Ledger"]
@@ -67,6 +67,9 @@ class Ledger:
             del looks[oldest]
             state.floor = state.version
         looks[task] = look
+        last = state.writers[-1] if state.writers else None
+        if last is not None and last.task is not task and look.version >= last.version:
+            last.seen = True
 
     def stamp_process(self, state: PathState, process: Process, version: int, time: float) -> None:
         """`process` itself knows `state` at `version`; all processes together remember so many."""
@@ -75,6 +78,8 @@ class Ledger:
             self._process_looks += 1
         looks[state] = (version, time)
         looks.move_to_end(state)
+        if state.writers and state.writers[-1].process is not process:
+            state.writers[-1].seen = True
         self._readers[process] = None
         self._readers.move_to_end(process)
         if len(looks) > MAX_LOOKS_PER_PROCESS:
@@ -119,7 +124,7 @@ class Ledger:
         state.absent = act in GONE
         appended = act is Act.APPEND
         last = state.writers[-1] if state.writers else None
-        if last is not None and not last.buried and _same_run(last, actor) and last.appended == appended:
+        if last is not None and _goes_on(last, actor) and last.appended == appended:
             last.version, last.time, last.act, last.left = version, time, act, not state.absent
             last.given_up = last.given_up and state.absent
             last.past = state.absent
@@ -139,9 +144,7 @@ class Ledger:
                     past=state.absent,
                 )
             )
-            if len(state.writers) > MAX_WRITERS:
-                # Whoever has not seen the dropped one has not seen the next one either.
-                del state.writers[0]
+            trim(state.writers, MAX_WRITERS)
         return version
 
     @staticmethod
@@ -167,9 +170,8 @@ class Ledger:
             target.self_locking = source.self_locking
             target.floor = source.floor
         target.contents = sorted(target.contents + source.contents)[-MAX_CONTENTS:]
-        by = actor.command if free else None
-        target.writers = bring(source, target, self.version + 1, known, actor.task, by)
-        del target.writers[: -(MAX_WRITERS - 1)]
+        target.writers = bring(source, target, self.version + 1, known, actor, free)
+        trim(target.writers, MAX_WRITERS - 1)
         last = source.contents[-1] if source.contents else None
         self._write(target, actor, Act.REPLACE, time)
         if last is not None and last.version == current:
@@ -193,5 +195,12 @@ class Ledger:
         return [s for p, s in self._paths.items() if p.startswith(prefix)]
 
 
-def _same_run(write: Write, actor: Actor) -> bool:
-    return write.process is actor.process and write.task is actor.task and write.command is actor.command
+def _goes_on(write: Write, actor: Actor) -> bool:
+    """True when what `actor` writes next belongs to the same run."""
+    if (
+        write.process is not actor.process
+        or write.task is not actor.task
+        or write.command is not actor.command
+    ):
+        return False
+    return not write.seen and not write.buried

@@ -214,9 +214,10 @@ class Write:
     `buried`: tasks that put another file in its place since; they have been told
     of it then, it is no news to them.
     `made`: it began with nothing there. `brought`: it was written under another
-    name, and this command gave the file a name that was free. `given_up`: its own
+    name, and this command gave the file this one. `given_up`: its own
     author has deleted it. `past`: the file that it was in has gone since, by whomever.
     `came`: the version at which a rename brought it to this path (0: it was written here).
+    `seen`: somebody else has looked since; what its author writes now is another run.
     """
 
     task: Task | None
@@ -234,6 +235,7 @@ class Write:
     given_up: bool = False
     past: bool = False
     came: int = 0
+    seen: bool = False
 
     def copy(self) -> Write:
         """One that can change by itself; a tenth of what `dataclasses.replace` costs."""
@@ -253,6 +255,7 @@ class Write:
             self.given_up,
             self.past,
             self.came,
+            self.seen,
         )
 
     @property

@@ -31,6 +31,13 @@ class Finding(NamedTuple):
     sibling: str | None
 
 
+class Missed(NamedTuple):
+    """What a task has not seen, the latest last."""
+
+    kind: str
+    deeds: list[Deed]
+
+
 def kind_class(kind: str) -> str:
     """stale_write and lost_update differ in who is judged (task, process), not in what is lost."""
     return OVERWRITE if kind in ("stale_write", "lost_update") else kind
@@ -99,6 +106,8 @@ class Name:
     replaced: set[Deed] = field(default_factory=set)  # deletions by a command that then made it anew
     came: dict[Deed, int] = field(default_factory=dict)  # by a rename, which was that deed
     over: set[Deed] = field(default_factory=set)  # the file that they were in is gone
+    laid: set[Deed] = field(default_factory=set)  # they came with a file that took the place of another
+    doubtful: set[Deed] = field(default_factory=set)  # back with such a content
 
     @property
     def number(self) -> int:
@@ -126,6 +135,8 @@ class Name:
             set(self.replaced),
             dict(self.came),
             set(self.over),
+            set(self.laid),
+            set(self.doubtful),
         )
 
 
@@ -141,7 +152,7 @@ class Pending:
     may: set[str]
     known: int
     said: list[Finding]
-    view: Finding | None
+    view: Missed | None
 
 
 def tokens(content: bytes) -> list[bytes]:
@@ -253,26 +264,33 @@ class Oracle:
         picture = name.pictures.get(who.task)
         seen = picture.number if picture is not None else 0
         news = [d for d in name.seen_by(who.task) if d.number > seen and d.task != who.task]
-        found: tuple[str, str | None] | None = None
+        found: Missed | None = None
         if path not in self.files:
             if picture is not None and picture.there and news and news[-1].gone:
-                found = ("external_write" if news[-1].task is None else "resurrected", news[-1].task)
+                found = Missed("external_write" if news[-1].task is None else "resurrected", news[-1:])
         elif not append:
             found = self._overwrite(who, path, news, picture, gone)
         if found is not None:
-            said = [Finding(who.task, path, *found)]
-            since = min(seen, self.memory.get((who.process, path), seen))
-            hidden = set(name.deeds) - set(name.seen_by(who.task))
-            recent = [d for d in name.deeds[-REMEMBERED:] if d.number > since and d not in hidden]
-            (self.must if any(d.task == found[1] for d in recent) else self.may).extend(said)
-            return said
+            return self._say(who, path, found, name.deeds)
         if path in self.files and not gone:
             view = self._view(who, path, append)
             if view is not None:
-                self.notes.append(view)
+                self._say(who, path, view, name.deeds)
         return []
 
-    def _view(self, who: Who, path: str, append: bool = False) -> Finding | None:
+    def _say(self, who: Who, path: str, missed: Missed, deeds: list[Deed]) -> list[Finding]:
+        """Put it on record that `who` has missed some of what is, or was, there."""
+        kind, news = missed
+        findings = [Finding(str(who.task), path, kind, d.task) for d in news]
+        if news[-1] in deeds[-REMEMBERED:]:
+            (self.notes if kind == "stale_view" else self.must).append(findings[-1])
+        else:  # forgotten, perhaps: then it is another one that is named, or nobody
+            self.may += findings
+            if kind == OVERWRITE:
+                self.may.append(Finding(str(who.task), path, "external_write", None))
+        return findings
+
+    def _view(self, who: Who, path: str, append: bool = False) -> Missed | None:
         """The note that `who`'s picture from before this command is old."""
         name = self.name(path)
         picture = name.pictures.get(who.task or "")
@@ -284,32 +302,31 @@ class Oracle:
         old = max(before, picture.noted)
         missed = [d for d in name.seen_by(who.task) if d.number > old and d.task not in (None, who.task)]
         missed = [d for d in missed if not (append and d.appended)]
-        return Finding(who.task, path, "stale_view", missed[-1].task) if missed else None
+        return Missed("stale_view", missed) if missed else None
 
     def _overwrite(
         self, who: Who, path: str, news: list[Deed], picture: Picture | None, gone: bool
-    ) -> tuple[str, str | None] | None:
+    ) -> Missed | None:
         assert who.task is not None
         name = self.name(path)
         own = self.memory.get((who.process, path))
-        lost = self._lost(who, path) if not gone else None
-        if lost is not None:
-            return OVERWRITE, lost.task
+        lost = [] if gone else self._lost(who, path)
+        if lost:
+            return Missed(OVERWRITE, lost)
         if not news or (own is not None and own >= name.number):
             return None
         siblings = [d for d in news if d.task is not None]
         if siblings:
-            return OVERWRITE, siblings[-1].task
-        return ("external_write", None) if picture is not None and not picture.blind else None
+            return Missed(OVERWRITE, siblings)
+        return Missed("external_write", news) if picture is not None and not picture.blind else None
 
-    def _lost(self, who: Who, path: str) -> Deed | None:
+    def _lost(self, who: Who, path: str) -> list[Deed]:
         """What would be lost if the process wrote what it made from its own copy."""
         name = self.name(path)
         own = self.memory.get((who.process, path))
         if own is None or who.task is None or self._child_told(who, name, name.pictures.get(who.task)):
-            return None
-        lost = [d for d in name.seen_by(who.task) if d.number > own and self._rival(d, who)]
-        return lost[-1] if lost else None
+            return []
+        return [d for d in name.seen_by(who.task) if d.number > own and self._rival(d, who)]
 
     @staticmethod
     def _child_told(who: Who, name: Name, picture: Picture | None) -> bool:
@@ -332,20 +349,34 @@ class Oracle:
         self.number += 1
         return Deed(self.number, who, **more)
 
-    def _put(self, who: Who, path: str, deed: Deed, content: bytes | None, known: int | None) -> None:
+    def _put(
+        self,
+        who: Who,
+        path: str,
+        deed: Deed,
+        content: bytes | None,
+        known: int | None,
+        brought: Iterable[Deed] = (),
+    ) -> None:
         """`path` now holds `content`, made from what was known at `known` (None: from what was there)."""
         name = self.name(path)
         name.deeds.append(deed)
         alive = name.alive if known is None else [d for d in name.alive if name.since(d) <= known]
         name.alive = [*alive, deed]
+        surely = name.alive
         for number, earlier in name.contents:
             if content is not None and earlier == content:  # whose work was in that is back with it
                 # (but for whoever has deleted it: that one has given it up)
-                back = [d for d in name.was_alive.get(number, ()) if d not in name.alive]
-                back = [d for d in back if not self._given_up(d, name)]
-                name.alive += back
-                name.over.difference_update(back)
-        name.was_alive[deed.number] = list(name.alive)
+                back = [d for d in name.was_alive.get(number, ()) if not self._given_up(d, name)]
+                surely = [*brought, *back, deed]
+                new = [d for d in back if d not in name.alive]
+                name.alive += new
+                name.over.difference_update(new)
+                if number in name.unsure:
+                    name.doubtful.update(new)
+                else:
+                    name.doubtful.difference_update(back)
+        name.was_alive[deed.number] = list(surely)
         if content is None:
             name.over.update(name.deeds)
             self.memory.pop((who.process, path), None)
@@ -361,7 +392,7 @@ class Oracle:
     @staticmethod
     def _given_up(deed: Deed, name: Name) -> bool:
         gone = (d for d in name.deeds if d.gone and d not in name.replaced)
-        return any(d.task == deed.task and d.number > deed.number for d in gone)
+        return any(d.task == deed.task and d.number > name.since(deed) for d in gone)
 
     def write(self, who: Who, path: str, content: bytes) -> None:
         """A whole new content, by truncation, or in a file made anew."""
@@ -403,26 +434,24 @@ class Oracle:
                 self._undo(who, path, again)
                 return
             if again.view is not None:
-                (self.must if again.view.kind == OVERWRITE else self.notes).append(again.view)
+                self._say(who, path, again.view, again.before.deeds)
             name.replaced.add(again.deed)
             name.over = again.before.over
             before, known = again.content or b"", again.known
-            name.alive = [d for d in again.before.alive if name.since(d) <= known]
+            kept = [d for d in again.before.alive if name.since(d) <= known]
             self._reverts(who, path, content, before, again.before)
-            self._put(who, path, deed, content, None)
         else:
             if again is not None:
                 self._tell(again, path)
             self._reverts(who, path, content, None)
-            name.alive = []
-            self._put(who, path, deed, content, None)
-        name.alive = [*brought, *name.alive]
+            kept = []
+        name.alive = [*brought, *kept]
+        self._put(who, path, deed, content, None, brought)
 
     def _undo(self, who: Who, path: str, again: Pending) -> None:
         """Deleted and made anew with the same content by one command: nothing has happened."""
-        for said in again.said:
-            if said in self.must:
-                self.must.remove(said)
+        self.must = [f for f in self.must if f not in again.said]
+        self.may = [f for f in self.may if f not in again.said]
         name = again.before
         had = name.pictures.get(who.task or "")
         name.pictures = self.names[path].pictures
@@ -480,7 +509,7 @@ class Oracle:
         name = self.name(path)
         before, known = name.copy(), self._known(who, path)
         lost = self._lost(who, path)
-        view = Finding(str(who.task), path, OVERWRITE, lost.task) if lost else self._view(who, path)
+        view = Missed(OVERWRITE, lost) if lost else self._view(who, path)
         must, may = self._stakes(who, name, content)
         deed = self._deed(who, gone=True)
         self._put(who, path, deed, None, -1)
@@ -499,7 +528,7 @@ class Oracle:
         was_alive = name.was_alive.get(since, ())
         owned = [d for t in tokens(content) if (d := name.owners.get(t)) is not None]
         # What was deleted and comes back from somebody's memory is that one's work.
-        owners = [d for d in owned if d in recent and d in name.alive]
+        owners = [d for d in owned if d in recent and d in name.alive and d not in name.doubtful]
         if name.deeds and not name.deeds[-1].gone:
             owners.append(name.deeds[-1])
 
@@ -547,7 +576,7 @@ class Oracle:
         for deed in reversed(name.deeds):
             if deed.task != task:
                 break
-            own = deed.made
+            own = deed.made and deed not in name.laid
         return own
 
     # -- names -----------------------------------------------------------------------------
@@ -581,7 +610,8 @@ class Oracle:
             if p in known:
                 sure = len(self.must)
                 if new in self.pending:
-                    self.pending[new].content = None  # what comes is not compared with what was there
+                    # What comes is not compared with what was there, nor made from it.
+                    self.pending[new].content = self.pending[new].view = None
                 self._move(who, p, new, said[p], unread=True)
                 # What stands below a moved directory is not read: a revert by content may pass unseen.
                 self.may += [f for f in self.must[sure:] if f.path == new and f.kind == "reverted"]
@@ -630,14 +660,14 @@ class Oracle:
         if over is not None:
             self._reverts(who, target, box[0], over[0])
             new.alive = [*brought, *(d for d in new.alive if new.since(d) <= known)]
-            self._put(who, target, deed, box[0], None)
+            self._put(who, target, deed, box[0], None, brought)
+            new.laid.update(past)
         else:
             self._appear(who, target, box[0], deed, brought)
             new = self.name(target)
             if new.deeds[-1:] != [deed]:
                 lost, past = set(), []  # it was there before, and is there again
-            else:
-                new.brought = dict.fromkeys(past, who.command)
+        new.brought |= dict.fromkeys(past, who.command)
         new.contents = sorted({*contents, *new.contents})
         new.unsure |= unsure
         for d in set(past) - set(new.deeds):

@@ -842,3 +842,14 @@ def test_who_replaced_a_siblings_file_unseen_is_told_of_it_once():
     w.guard.outbox.deliver(w.guard.outbox.pending())
     w.run("A").write("f", "more of a's")
     assert len(w.warnings("A")) == 1
+
+
+def test_a_sibling_is_not_forgotten_because_others_write_often():
+    w = World()
+    w.file("f", "old")
+    w.run("A").read("f")
+    w.run("B").write("f", "b's work")
+    for i in range(20):
+        w.person(f"vim {i}").append("f", "more")
+    w.run("A").write("f", "mine")
+    assert w.told() == {("A", "f", "stale_write", "B")}

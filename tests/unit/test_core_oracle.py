@@ -72,7 +72,7 @@ class CoreAgainstOracle(RuleBasedStateMachine):
         must, may, want_notes = self.oracle.take()
         assert must <= told, f"{what}: not told: {must - told} (told: {told})"
         assert told <= must | may, f"{what}: told without need: {told - must - may} (must: {must})"
-        assert findings(notes) == want_notes, f"{what}: notes {notes}, wanted {want_notes}"
+        assert want_notes <= findings(notes) <= want_notes | may, f"{what}: {notes}, wanted {want_notes}"
         for path, box in self.oracle.files.items():
             assert self.world.content(path) == box[0]
 

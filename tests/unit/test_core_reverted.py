@@ -440,3 +440,48 @@ def test_what_its_author_made_anew_is_its_loss_when_it_goes(w):
     d = w.run("D")
     d.unlink("f"), d.end()
     assert victims(w) == {("B", "C"), ("B", "D"), ("C", "D")}
+
+
+def test_what_a_rename_brings_is_in_it_though_the_name_held_the_same_before(w):
+    w.task("C")  # B is not alone: what it deletes is remembered
+    w.run("B").write("g", "the same")
+    w.run("B").unlink("g")
+    w.run("B").write("f", "the same")
+    a = w.run("A")
+    a.read("f"), a.rename("f", "g"), a.end()
+    c = w.run("C")
+    c.read("g"), c.unlink("g"), c.end()
+    assert ("B", "C") in victims(w, "g")
+
+
+def test_who_read_half_of_a_run_of_writes_keeps_no_more_than_that_half(w):
+    """C wrote from B's first content, the second was gone then: D, who puts the first back, undoes C's."""
+    b, c = w.run("B"), w.run("C")
+    b.write("f", "one")
+    c.read("f")
+    b.write("f", "two")
+    c.write("f", "one and c's")
+    d = w.run("D")
+    d.read("f"), d.write("f", "one")
+    assert victims(w) == {("C", "D")}
+
+
+def test_what_takes_the_place_of_a_file_is_not_its_makers_own_file(w):
+    """A replaced f and then deleted it: who brings it back undoes that."""
+    w.run("A").replace("f", "a's work")
+    a = w.run("A")
+    a.unlink("f"), a.end()
+    b = w.run("B")
+    b.write("f", "old"), b.end()
+    assert victims(w) == {("A", "B")}
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_name_that_a_command_gives_and_takes_is_nobodys_loss(w, there):
+    if there:
+        w.file("g", "another")
+    w.run("B").write("f", "b's work")
+    a = w.run("A")
+    a.read("f"), a.read("g")
+    a.rename("f", "g"), a.rename("g", "h"), a.end()
+    assert victims(w, "f") == {("B", "A")} and not victims(w, "g")
