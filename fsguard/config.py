@@ -23,6 +23,7 @@ __all__ = ["CONFIG_NAME", "CgroupRule", "Settings", "load", "parse"]
 CONFIG_NAME = "fsguard.toml"
 MAX_CONFIG_BYTES = 1024 * 1024
 POLICIES = ("warn", "block", "off")
+CACHE_MODES = ("auto", "short", "trust")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class Settings:
     keep_age: float = 30 * 86400.0
     keep_per_path: int = 100
     keep_total_bytes: int = 2 * 1024 * 1024 * 1024
+    cache: str = "auto"
     sources: tuple[str, ...] = field(default=())
 
 
@@ -151,6 +153,7 @@ KEYS: Mapping[str, Setter] = {
     "watch.ignore": _texts("ignore"),
     "watch.ignore_more": _texts("ignore_more"),
     "watch.bulk_files": _number("bulk_files", 1, 1_000_000),
+    "watch.cache": _text("cache", CACHE_MODES),
     "watch.compare_bytes": _number("compare_bytes", 0, 1 << 40),
     "attribution.cgroup": _cgroups,
     "turns.wait": _number("turn_wait", 0, 600, whole=False),

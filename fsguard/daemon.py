@@ -25,6 +25,7 @@ import trio
 from fsguard import __version__, config, mountflags
 from fsguard.attribution.cgroup import CgroupPattern
 from fsguard.attribution.resolver import Resolver
+from fsguard.caching import Caching, why_not
 from fsguard.control import registry
 from fsguard.control.server import Handler, Peer, serve
 from fsguard.core.guard import Guard, Limits
@@ -51,9 +52,6 @@ __all__ = ["Spec", "main"]
 
 _log = logging.getLogger("fsguard.daemon")
 
-# Where nothing watches the backing directory, the kernel may believe what it
-# knows for this long. With a separate mountpoint the way around is open: 0.
-IN_PLACE_SECONDS = 1.0
 SETTLE_SECONDS = 0.1
 HOUSEKEEPING_SECONDS = 20.0
 
@@ -71,6 +69,7 @@ class Spec:
     config: str | None = None
     allow_other: bool | None = None
     io: str = "auto"
+    cache: str | None = None
     policy: str | None = None
     disabled: bool = False
     foreground: bool = False
@@ -137,7 +136,8 @@ class Daemon:
         self.shield = Shield(self.dispatch, describe)
         observer: Observer = NullObserver() if spec.disabled else self.shield
         self.io, self.io_reason = _io(spec.io)
-        lifetime = IN_PLACE_SECONDS if connection.in_place else 0.0
+        self.caching = Caching.choose(spec.cache or settings.cache, connection.in_place)
+        lifetime = self.caching.plain
         self.operations = Operations(
             connection.workspace_fd,
             observer,
@@ -147,6 +147,7 @@ class Daemon:
                 keep_cache=lifetime > 0,
                 lane=self.io == "lane",
                 watch=True,
+                watched_timeout=self.caching.watched,
             ),
         )
         self.dispatch.take_looks = self.operations.take_looks
@@ -174,12 +175,19 @@ class Daemon:
             "requests": self.operations.requests(),
             "open_files": self.operations.open_files(),
             "nodes": len(self.operations.nodes),
-            "cache": {"heard": self.operations.lane.heard() if self.operations.lane else {}},
+            "cache": self._cache(),
             "memory_bytes": _memory(),
             "keeping": self.store is not None,
             "guard_faults": self.shield.faults,
             "cpu_seconds": round(sum(os.times()[:2]), 3),
         }
+
+    def _cache(self) -> dict[str, object]:
+        lane = self.operations.lane
+        if lane is None:
+            return self.caching.report({}, "only the lane listens (--io lane)")
+        unwatched = None if lane.unwatched is None else why_not(lane.unwatched.errno or 0)
+        return self.caching.report(lane.heard(), unwatched)
 
     async def run(self, ready: Ready, notifier: Notifier) -> None:
         async with trio.open_nursery() as nursery:

@@ -28,6 +28,7 @@ class Wish:
         *,
         config: str | None = None,
         io: str = "auto",
+        cache: str | None = None,
         policy: str | None = None,
         allow_other: bool | None = None,
         foreground: bool = False,
@@ -37,6 +38,7 @@ class Wish:
     ) -> None:
         self.config = config
         self.io = io
+        self.cache = cache
         self.policy = policy
         self.allow_other = allow_other
         self.foreground = foreground
@@ -54,6 +56,7 @@ def main(argv: list[str]) -> int:
     wish = Wish(
         config=args.config,
         io=args.io,
+        cache=args.cache,
         policy=args.policy,
         allow_other=args.allow_other,
         foreground=args.foreground,
@@ -124,6 +127,12 @@ def _parser() -> Parser:
         choices=["auto", "lane", "daemon"],
         default="auto",
         help="who answers what needs no decision: the compiled lane, or Python for everything",
+    )
+    parser.add_argument(
+        "--cache",
+        choices=["auto", "short", "trust"],
+        help="what the kernel may believe: for long where changes behind the mount are heard of (auto); for"
+        " a second; for long, as nobody goes around the mount (trust)",
     )
     parser.add_argument("--policy", choices=["warn", "block", "off"], help="default: as configured")
     parser.add_argument("--wait", metavar="TIME", help="how long an open waits for its turn: 10s, 500ms")

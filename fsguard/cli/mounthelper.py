@@ -202,6 +202,7 @@ def _wish(options: Options) -> Any:
     return Wish(
         config=options.config,
         io=options.io or "auto",
+        cache=options.cache,
         policy=options.policy,
         allow_other=options.allow_other,
         wait=options.wait,
@@ -234,6 +235,7 @@ def _remount(call: _Call, options: Options) -> int:
         for name, asked, now in (
             ("config", options.config and [os.path.realpath(options.config)], status.get("config")),
             ("io", None if options.io == "auto" else options.io, status.get("io")),
+            ("cache", options.cache, status.get("cache", {}).get("mode")),
         ):
             if asked is not None and asked != now:
                 raise UsageError(f"{name} cannot be changed by a remount", "unmount, then mount again")

@@ -18,7 +18,9 @@ POLICIES = ("warn", "block", "off")
 MAX_WAIT = 600.0
 
 IO_MODES = ("auto", "lane", "daemon")
-_OWN = ("policy", "wait", "config", "state_dir", "operator", "io", "allow_other", "noallow_other", "remount")
+CACHE_MODES = ("auto", "short", "trust")
+_VALUES = ("policy", "wait", "config", "state_dir", "operator", "io", "cache")
+_OWN = (*_VALUES, "allow_other", "noallow_other", "remount")
 # fstab(5), mount(8): how and when it is mounted, by whom it may be, and what only libmount looks at.
 _THEIRS = frozenset(
     ["auto", "noauto", "nofail", "user", "nouser", "users", "owner", "noowner", "group", "nogroup"]
@@ -38,6 +40,7 @@ class Options:
         self.config: str | None = None
         self.state_dir: str | None = None
         self.io: str | None = None
+        self.cache: str | None = None
         self.operators: list[str] = []
         self.allow_other: bool | None = None
         self.remount = False
@@ -127,6 +130,10 @@ def _own(found: Options, name: str, value: str | None) -> None:
         if value not in IO_MODES:
             raise UsageError(f"io is one of {', '.join(IO_MODES)}, not {value}", "io=auto")
         found.io = value
+    elif name == "cache":
+        if value not in CACHE_MODES:
+            raise UsageError(f"cache is one of {', '.join(CACHE_MODES)}, not {value}", "cache=auto")
+        found.cache = value
     elif name == "config":
         found.config = _absolute(name, value)
     else:
@@ -140,6 +147,7 @@ _EXAMPLES = {
     "state_dir": "/var/lib/fsguard/ws",
     "operator": "runner",
     "io": "daemon",
+    "cache": "trust",
 }
 
 

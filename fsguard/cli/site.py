@@ -134,6 +134,7 @@ def spec(place: Place, wish: Wish) -> dict[str, Any]:
         "registry_file": place.registry_file,
         "allow_other": allow_other,
         "io": wish.io,
+        "cache": wish.cache,
         "policy": wish.policy,
         "disabled": os.environ.get("FSGUARD_DISABLE") == "1",
         "owner_uids": owners,

@@ -86,6 +86,7 @@ def _print(status: dict[str, Any]) -> None:
         "daemon": f"pid {status['pid']}, up {duration(status['uptime'])}, {_size(status['memory_bytes'])}",
         "policy": policy,
         "io": ": ".join(filter(None, (status["io"], status.get("io_reason")))),
+        "cache": _cache(status.get("cache")),
         "features": _features(status["features"]),
         "open handles": status["open_handles"],
         "paths known": status["paths_known"],
@@ -145,6 +146,15 @@ def duration(seconds: float) -> str:
             parts.append(f"{left // length} {unit}")
             left %= length
     return " ".join(parts[:2])
+
+
+def _cache(cache: dict[str, Any] | None) -> str:
+    if cache is None:
+        return "?"
+    seconds = f"{cache['seconds']:g} s" if cache["seconds"] else "nothing"
+    lost = cache["heard"].get("overflows")
+    more = f"; {lost} times there were too many to hear of each, and all was asked anew" if lost else ""
+    return f"{seconds}: {cache['reason']}{more}"
 
 
 def _size(count: int) -> str:

@@ -76,7 +76,8 @@ class Connection:
             await self._handshake.finish()
             lane = operations.lane
             if lane is not None:
-                lane.serve(self._handshake.libfuse_fd, self._handshake.max_write, operations.take_looks)
+                hand = self._handshake
+                lane.serve(hand.libfuse_fd, hand.max_write, operations.take_looks, hand.offers("no_opendir"))
                 loop.source, loop.linger = lane.eventfd, lane.wait
             task_status.started()
 

@@ -107,7 +107,10 @@ class Filesystem(pyfuse3.Operations):
     def entry(self, node: Node, st: os.stat_result) -> pyfuse3.EntryAttributes:
         """A reply that hands the node to the kernel: one more lookup."""
         self.nodes.hand_out(node)
-        return self.attributes.entry(node, st)
+        entry = self.attributes.entry(node, st)
+        if self.lane is not None:
+            entry.entry_timeout, entry.attr_timeout = self.lane.lifetimes(node.id, st.st_nlink)
+        return entry
 
     def take_looks(self) -> None:
         """Tell the observer what came about past us, in order: opens for reading, and changes from behind."""

@@ -43,6 +43,7 @@ FLAGS = {
     "parallel_dirops": 18,
     "handle_killpriv": 19,
     "posix_acl": 20,
+    "no_opendir": 24,
     "max_pages": 22,
     "handle_killpriv_v2": 28,
     "init_ext": 30,
@@ -144,6 +145,10 @@ class Handshake:
             os.close(self._fuse_fd)
             self._fuse_fd = -1
         self._pair.close()
+
+    def offers(self, feature: str) -> bool:
+        """Whether the kernel has it, asked for or not."""
+        return bool(self._offered >> FLAGS[feature] & 1)
 
     def features(self) -> dict[str, bool]:
         return {name: bool(self.agreed >> bit & 1) for name, bit in FLAGS.items()}

@@ -60,18 +60,22 @@ class Lane:
         self._outsides = Outsides()
         self.eventfd = engine.eventfd()
         self.wait = engine.wait
+        self.lifetimes = engine.lifetimes
         self._last = 0  # numbers are not used twice: handles keep theirs
         self._actors: dict[int, Hashable] = {}
         self._numbers: dict[Hashable, int] = {}
 
-    def serve(self, device: int, max_write: int, before: Callable[[], object]) -> None:
+    def serve(
+        self, device: int, max_write: int, before: Callable[[], object], no_opendir: bool = False
+    ) -> None:
         """Read requests from `device` from now on; pyfuse3 gets those that are Python's.
 
-        `before()` is called before each of them, when there are looks to take.
+        `before()` is called before each of them, when there are looks to take. `no_opendir`: the
+        kernel understands that directories need not be opened.
         """
         os.set_blocking(device, False)
         request.take_from(*engine.hooks(), before)
-        engine.serve(device, THREADS, max(_BUFFER, max_write + 8192))
+        engine.serve(device, THREADS, max(_BUFFER, max_write + 8192), no_opendir)
 
     def know(self, tid: int, actor: Hashable) -> None:
         """Opens for reading by this thread, which is blocked in a request, are `actor`'s."""

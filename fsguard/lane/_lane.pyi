@@ -19,8 +19,11 @@ def start(
     open_flags, opendir_flags: FOPEN_* of the replies.
     """
 
-def serve(device: int, threads: int, buffer_size: int, /) -> None:
-    """Read requests from the FUSE descriptor; buffer_size: bytes of the largest one."""
+def serve(device: int, threads: int, buffer_size: int, no_opendir: bool = False, /) -> None:
+    """Read requests from the FUSE descriptor; buffer_size: bytes of the largest one.
+
+    no_opendir: the kernel understands that directories need not be opened (FUSE_NO_OPENDIR_SUPPORT).
+    """
 
 def eventfd() -> int: ...
 def wait() -> bool: ...
@@ -36,6 +39,7 @@ def know(tid: int, actor: int, seconds: float, /) -> bool:
 
 def known(tid: int, /) -> int: ...
 def forget_threads(expired_only: bool, /) -> None: ...
+def lifetimes(id: int, nlink: int, /) -> tuple[float, float]: ...
 def watch() -> None:
     """Hear of what others change in the directories that the kernel is told about from now on.
 

@@ -5,7 +5,7 @@
  *
  *   table.c    the node table, the only one: Python asks it through module.c
  *   reach.c    from a node to its inode on the backing filesystem
- *   listing.c  open directories
+ *   listing.c  listings of directories
  *   threads.c  which actor a thread belongs to, as Python has said
  *   queue.c    what goes to Python: whole requests, and looks (who has opened what for reading)
  *   watch.c    what others change behind the mount
@@ -58,6 +58,7 @@ struct node { /* one inode behind the mount */
     struct grant *grant;
     uint32_t look_actor;  /* who looked last, and the look's number */
     unsigned look_number;
+    struct listing *listing; /* of a directory that is being read */
     struct watch *watch;  /* a directory's: how events name it */
     atomic_int watched;
 };
@@ -72,7 +73,7 @@ struct grant {
     int64_t until, last; /* CLOCK_MONOTONIC, ns; last: of the last write that went this way */
 };
 
-struct handle { /* open for reading, or an open directory */
+struct handle { /* open for reading */
     uint64_t fh;
     struct node *node;
     struct handle *chain;
@@ -80,7 +81,6 @@ struct handle { /* open for reading, or an open directory */
     atomic_bool has_read;
     unsigned look_number; /* of the look that the open was */
     uint32_t actor;       /* whose it is, 0: not known */
-    struct listing *listing;
 };
 
 struct lane {
@@ -90,6 +90,7 @@ struct lane {
     uint64_t entry_ns, attr_ns; /* for how long the kernel may believe */
     uint64_t watched_ns;        /* ... where changes from behind are heard of, if that is longer */
     uint32_t open_flags, opendir_flags;
+    bool no_opendir; /* the kernel can be told that directories need not be opened */
     size_t buffer_size;
     atomic_bool over;
     atomic_ullong names_epoch;  /* odd while Python is changing names, on disk or in the table */
@@ -149,10 +150,9 @@ void dir_forget(struct node *node); /* with the lock: close what is cached */
 
 /* ---- listing.c ---- */
 
-struct listing;
-void listing_free(struct listing *listing);
-/* Fill `out` from `offset` on; the number of bytes or -errno. */
-ssize_t listing_read(struct handle *handle, uint64_t offset, bool plus, char *out, size_t size);
+void listing_drop(struct node *node); /* with the lock */
+/* Fill `out` with what comes after `offset`; the number of bytes or -errno. The node is held by the caller. */
+ssize_t listing_read(struct node *node, uint64_t offset, bool plus, char *out, size_t size);
 void listing_undo(const char *out, size_t size); /* the kernel did not get it */
 
 /* ---- handles, in serve.c ---- */

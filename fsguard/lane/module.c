@@ -46,8 +46,10 @@ static PyObject *py_serve(PyObject *self, PyObject *args)
     pthread_t thread;
     sigset_t all, before;
     (void)self;
-    if (!PyArg_ParseTuple(args, "iIn", &lane.device, &threads, &buffer_size))
+    int no_opendir = 0;
+    if (!PyArg_ParseTuple(args, "iIn|p", &lane.device, &threads, &buffer_size, &no_opendir))
         return NULL;
+    lane.no_opendir = no_opendir;
     lane.buffer_size = (size_t)buffer_size;
     /* Signals are Python's. */
     sigfillset(&all);
@@ -691,6 +693,28 @@ static PyObject *py_counts(PyObject *self, PyObject *none)
     return dict;
 }
 
+/* (entry, attributes): for how many seconds the kernel may believe them. */
+static PyObject *py_lifetimes(PyObject *self, PyObject *args)
+{
+    unsigned long long id, links;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "KK", &id, &links))
+        return NULL;
+    struct stat st = {.st_nlink = links};
+    uint64_t entry = lane.entry_ns, attr = lane.attr_ns;
+    lock();
+    struct node *node = table_get(id);
+    if (node) {
+        attr = attr_life(node, &st);
+        for (struct name *n = node->names; n; n = n->next) {
+            uint64_t life = entry_life(n->parent);
+            entry = n == node->names || life < entry ? life : entry;
+        }
+    }
+    unlock();
+    return Py_BuildValue("dd", (double)entry / 1e9, (double)attr / 1e9);
+}
+
 /* ---- changes from behind ---- */
 
 static PyObject *py_watch(PyObject *self, PyObject *none)
@@ -786,6 +810,7 @@ static PyMethodDef methods[] = {
     {"know", py_know, METH_VARARGS, "The thread belongs to the actor for so many seconds; whether that can be watched."},
     {"known", py_known, METH_O, "The actor of a thread; 0: not known (any more)."},
     {"forget_threads", py_forget_threads, METH_O, "Nothing is known of any thread any more (True: of those whose time is over)."},
+    {"lifetimes", py_lifetimes, METH_VARARGS, "(id, nlink) -> (entry, attributes): seconds for which to believe them."},
     {"watch", py_watch, METH_NOARGS, "Watch what others change behind the mount; OSError: that cannot be had."},
     {"watch_node", py_watch_node, METH_O, "Whether changes in the directory are heard of from now on."},
     {"watch_events", py_watch_events, METH_O, "Take these for events that fanotify has sent."},

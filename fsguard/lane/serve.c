@@ -177,7 +177,6 @@ static void handle_close(uint64_t fh)
         return;
     if (h->fd >= 0)
         close(h->fd);
-    listing_free(h->listing);
     free(h);
 }
 
@@ -257,6 +256,7 @@ static enum verdict do_lookup(struct wire_in *in, struct node *parent, char *bod
     uint64_t id = 0, links = 0;
     bool found = false, missed = false;
     uint64_t life = 0;
+    struct node *held = NULL;
     watch_dir(parent, dir);
     for (int tries = 0; tries < 64; tries++) {
         lock();
@@ -282,13 +282,10 @@ static enum verdict do_lookup(struct wire_in *in, struct node *parent, char *bod
             struct node *node = table_enter(parent, body, length, &st, false, 0);
             if (node == NULL) {
                 error = ENOMEM;
-            } else if (tries == 0 && watch_wanted(node)) {
-                node_hold(node);
+            } else if (held == NULL && watch_wanted(node)) {
+                node_hold(held = node);
                 unlock();
                 watch_node(node); /* before the look at it that counts */
-                lock();
-                node_release(node);
-                unlock();
                 continue;
             } else {
                 node->lookups++;
@@ -301,6 +298,11 @@ static enum verdict do_lookup(struct wire_in *in, struct node *parent, char *bod
         found = !error;
         unlock();
         break;
+    }
+    if (held) {
+        lock();
+        node_release(held);
+        unlock();
     }
     dir_release(parent);
     if (found) {
@@ -517,12 +519,13 @@ static enum verdict do_fsync(struct wire_in *in, struct node *node, char *body, 
     if (size < sizeof sync)
         return reply_error(in, -EINVAL), DONE;
     memcpy(&sync, body, sizeof sync);
-    if (!(sync.fh & LANE_FH))
+    bool of_directory = in->opcode == OP_FSYNCDIR;
+    if (!of_directory && !(sync.fh & LANE_FH))
         return FORWARD;
     step_down();
-    struct handle *h = handle_get(sync.fh);
+    struct handle *h = of_directory ? NULL : handle_get(sync.fh);
     int fd = h ? h->fd : -1, opened = -1;
-    if (in->opcode == OP_FSYNCDIR)
+    if (of_directory)
         fd = opened = node_open(node, O_RDONLY);
     int error = fd < 0 ? -EBADF : (sync.fsync_flags & 1 ? fdatasync(fd) : fsync(fd)) < 0 ? -errno : 0;
     if (opened >= 0)
@@ -552,38 +555,34 @@ static enum verdict do_lseek(struct wire_in *in, struct node *node, char *body, 
     return DONE;
 }
 
+/* Nobody needs a handle of a directory. Where the kernel may keep listings it is told so once, and then
+ * neither opens nor closes them with us; else the reply has to say that it may not. */
 static enum verdict do_opendir(struct wire_in *in, struct node *node, char *body, size_t size)
 {
     (void)body, (void)size;
+    if (lane.no_opendir && lane.opendir_flags)
+        return reply_error(in, -ENOSYS), DONE;
     int dir = dir_acquire(node);
     if (dir < 0)
         return reply_error(in, dir), DONE;
     dir_release(node);
-    lock();
-    struct handle *h = handle_add(node, -1, 0);
-    unlock();
-    if (h == NULL)
-        return reply_error(in, -ENOMEM), DONE;
-    struct wire_open_out out = {.fh = h->fh, .open_flags = lane.opendir_flags};
-    if (!reply(in, &out, sizeof out))
-        handle_close(h->fh);
+    struct wire_open_out out = {.open_flags = lane.opendir_flags};
+    reply(in, &out, sizeof out);
     return DONE;
 }
 
 static enum verdict do_readdir(struct wire_in *in, struct node *node, char *body, size_t size)
 {
     struct wire_read read;
-    (void)node;
     if (size < sizeof read)
         return reply_error(in, -EINVAL), DONE;
     memcpy(&read, body, sizeof read);
-    struct handle *h = handle_get(read.fh);
-    char *data = h ? buffer_take() : NULL;
+    char *data = buffer_take();
     if (data == NULL)
-        return reply_error(in, h ? -ENOMEM : -EBADF), DONE;
+        return reply_error(in, -ENOMEM), DONE;
     bool plus = in->opcode == OP_READDIRPLUS;
     size_t room = read.size < lane.buffer_size ? read.size : lane.buffer_size;
-    ssize_t used = listing_read(h, read.offset, plus, data, room);
+    ssize_t used = listing_read(node, read.offset, plus, data, room);
     if (used < 0)
         reply_error(in, (int)used);
     else if (!reply(in, data, (size_t)used) && plus)
@@ -594,7 +593,9 @@ static enum verdict do_readdir(struct wire_in *in, struct node *node, char *body
 
 static enum verdict do_releasedir(struct wire_in *in, struct node *node, char *body, size_t size)
 {
-    return do_release(in, node, body, size);
+    (void)node, (void)body, (void)size;
+    reply(in, NULL, 0);
+    return DONE;
 }
 
 static enum verdict do_statfs(struct wire_in *in, struct node *node, char *body, size_t size)

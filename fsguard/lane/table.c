@@ -293,6 +293,7 @@ void node_settle(struct node *node)
             at = &(*at)->id_chain;
         *at = node->id_chain;
         nodes--;
+        listing_drop(node);
         watch_forget(node);
         dir_forget(node);
         free(node->grant);

@@ -6,10 +6,14 @@ tell is asked and told; and no request, however mangled, may end it.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import stat
 import struct
+import subprocess
 import threading
+import time
+from collections.abc import Callable
 from errno import EINVAL, ENODATA, ENOENT, ENOSYS, ERANGE, ESTALE
 from pathlib import Path
 
@@ -19,6 +23,7 @@ from hypothesis import strategies as st
 
 from fsguard.lane import engine
 from tests.kit import kernel as k
+from tests.kit.abilities import lacking
 from tests.kit.kernel import Kernel, entry_of
 
 ME = threading.get_native_id
@@ -379,6 +384,197 @@ def test_a_granted_write_lands_and_anything_else_takes_the_grant_back(kernel: Ke
         engine.take_looks()
     finally:
         os.close(fd)
+
+
+# ---- listings ----
+
+
+def test_who_goes_on_in_a_listing_misses_nothing_and_meets_nothing_twice(kernel: Kernel, root: Path) -> None:
+    """Two read one directory, page by page, while names come and go; no handle tells them apart."""
+    node = kernel.lookup(rel(kernel, root))
+    stay = {f"stay{i}" for i in range(120)}
+    for name in stay | {f"go{i}" for i in range(60)}:
+        (root / name).touch()
+    seen: list[list[str]] = [[], []]
+    offsets, over = [0, 0], [False, False]
+    turn = 0
+    while not all(over):
+        for who in (0, 1) if turn % 3 else (1,):  # not in step
+            if over[who]:
+                continue
+            entries, offsets[who] = kernel.page(node, offsets[who], 2000)
+            seen[who] += [name for name, _ in entries]
+            over[who] = not entries
+        (root / f"go{turn % 60}").unlink(missing_ok=True)
+        (root / f"come{turn}").touch()
+        if turn == 9:
+            kernel.page(node, 0)  # a third one begins, and takes a new listing
+        turn += 1
+    for names in seen:
+        assert len(names) == len(set(names))
+        assert stay <= set(names)
+
+
+def test_a_position_in_a_listing_stays_good(kernel: Kernel, root: Path) -> None:
+    for i in range(200):
+        (root / f"f{i}").touch()
+    node = kernel.lookup(rel(kernel, root))
+    first, offset = kernel.page(node, 0, 4096)
+    rest, _ = kernel.page(node, offset, 1 << 20)
+    for i in range(100):  # so many others are read meanwhile that this one is not kept
+        other = root / f"d{i}"
+        other.mkdir()
+        (other / "x").touch()
+        kernel.page(kernel.lookup(rel(kernel, other)), 0, 300)
+    again, _ = kernel.page(node, offset, 1 << 20)
+    names = {n for n, _ in again if n[0] == "f"}
+    assert names == {n for n, _ in rest} and not names & {n for n, _ in first}
+
+
+# ---- changes from behind ----
+
+
+def child(*command: str) -> None:
+    subprocess.run(command, check=True)
+
+
+def need_watch() -> None:
+    if not engine.watch_load()["on"]:
+        lacking(f"fanotify cannot watch here: {os.strerror(engine.watch_load()['error'])}")
+
+
+def noticed(kernel: Kernel, what: Callable[[], bool]) -> None:
+    """Answer and listen until it holds."""
+    end = time.monotonic() + 5
+    while not what():
+        assert time.monotonic() < end, kernel.notices
+        kernel.getattr(1)
+
+
+def changes(kernel: Kernel, least: int) -> list[tuple[int, bytes | None, bytes | None, int, float]]:
+    found: list[tuple[int, bytes | None, bytes | None, int, float]] = []
+
+    def there() -> bool:
+        found.extend(c for c in engine.take_changes() if not c[0] & 1 << 61)
+        return len(found) >= least
+
+    noticed(kernel, there)
+    return found
+
+
+def test_what_another_process_does_is_told_to_the_kernel_and_to_python(kernel: Kernel, root: Path) -> None:
+    need_watch()
+    parent = kernel.lookup(rel(kernel, root))
+    assert kernel.ask(k.LOOKUP, parent, b"new\0") is not None
+    kernel.notices.clear()
+    engine.take_changes()
+    child("touch", str(root / "new"))
+    entry = (3, struct.pack("=QII", parent, 3, 1) + b"new\0")
+    noticed(kernel, lambda: entry in kernel.notices)
+    noticed(kernel, lambda: (2, struct.pack("=Qqq", parent, 0, 0)) in kernel.notices)
+    mask, path, target, pid, at = changes(kernel, 1)[0]
+    assert mask & 0x100 and path == os.fsencode(rel(kernel, root / "new")) and target is None
+    assert pid > 0 and pid != os.getpid() and abs(time.time() - at) < 60
+    node = kernel.lookup(rel(kernel, root / "new"))
+    kernel.notices.clear()
+    child("sh", "-c", f"echo more >> {root / 'new'}")
+    noticed(kernel, lambda: (2, struct.pack("=Qqq", node, 0, 0)) in kernel.notices)
+    child("mv", str(root / "new"), str(root / "newer"))
+    noticed(kernel, lambda: not engine.paths(node))
+    moved = [c for c in changes(kernel, 2) if c[0] & 0x10000000]
+    assert [os.path.basename(p or b"") for c in moved for p in c[1:3]] == [b"new", b"newer"]
+    assert kernel.lookup(rel(kernel, root / "newer")) == node
+
+
+def test_what_we_do_is_no_news(kernel: Kernel, root: Path) -> None:
+    need_watch()
+    kernel.lookup(rel(kernel, root))
+    kernel.getattr(1)
+    before = engine.watch_load()
+    engine.take_changes()
+    (root / "f").write_text("x")
+    (root / "f").rename(root / "g")
+    (root / "g").unlink()
+    noticed(kernel, lambda: engine.watch_load()["own"] > before["own"])
+    child("touch", str(root / "theirs"))
+    assert all((path or b"").endswith(b"/theirs") for _, path, _, _, _ in changes(kernel, 1))
+
+
+def test_directories_that_are_forgotten_are_watched_no_more(kernel: Kernel, root: Path) -> None:
+    need_watch()
+    before = engine.watch_load()["directories"]
+    nodes = []
+    for i in range(20):
+        (root / f"d{i}").mkdir()
+        nodes.append(kernel.lookup(rel(kernel, root / f"d{i}")))
+    parent = engine.names(nodes[0])[0][0]
+    assert engine.watch_load()["directories"] == before + 21
+    for node in nodes:
+        kernel.forget(node)
+    assert engine.watch_load()["directories"] == before + 1
+    kernel.forget(parent, 20)
+    assert engine.watch_load()["directories"] == before
+    node = kernel.lookup(rel(kernel, root / "d3"))  # known again: watched again
+    engine.take_changes()
+    child("touch", str(root / "d3" / "x"))
+    assert changes(kernel, 1)[0][1] == os.fsencode(rel(kernel, root / "d3" / "x"))
+    kernel.forget(node)
+
+
+def test_too_many_changes_to_hear_of(kernel: Kernel, root: Path) -> None:
+    """All that the kernel was told is taken back: every name and every node."""
+    need_watch()
+    (root / "f").touch()
+    parent, node = kernel.lookup(rel(kernel, root)), kernel.lookup(rel(kernel, root / "f"))
+    kernel.notices.clear()
+    engine.take_changes()
+    assert engine.watch_events(struct.pack("=IBBHQii", 24, 3, 0, 24, 0x4000, -1, 0))
+    for id_ in (parent, node, 1):
+        noticed(kernel, lambda id_=id_: (2, struct.pack("=Qqq", id_, 0, 0)) in kernel.notices)  # type: ignore[misc]
+    noticed(kernel, lambda: (3, struct.pack("=QII", parent, 1, 1) + b"f\0") in kernel.notices)
+    assert changes(kernel, 1)[0][0] & 0x4000
+
+
+def real_events(directory: Path) -> bytes:
+    """What fanotify says of a few changes in a directory, by a group of the test's own."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.fanotify_mark.argtypes = [
+        ctypes.c_int,
+        ctypes.c_uint,
+        ctypes.c_uint64,
+        ctypes.c_int,
+        ctypes.c_char_p,
+    ]
+    group = libc.fanotify_init(0xC03, os.O_RDONLY)
+    if group < 0 or libc.fanotify_mark(group, 1, 0x5800030E | 0x200, -100, os.fsencode(directory)):
+        lacking("fanotify cannot watch here")
+    try:
+        (directory / "e").write_text("x")
+        (directory / "e").rename(directory / "e2")
+        (directory / "e2").unlink()
+        return os.read(group, 65536)
+    finally:
+        os.close(group)
+
+
+@settings(
+    max_examples=int(os.environ.get("FSGUARD_FUZZ", "300")),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(data=st.data())
+def test_no_event_ends_it(kernel: Kernel, data: st.DataObject) -> None:
+    need_watch()
+    real = bytearray(real_events(Path(kernel.root)))
+    real[20:24] = struct.pack("=i", 1)
+    for at, byte in data.draw(
+        st.lists(st.tuples(st.integers(0, len(real) - 1), st.integers(0, 255)), max_size=12)
+    ):
+        real[at] = byte
+    cut = data.draw(st.integers(0, len(real)))
+    engine.watch_events(bytes(real[:cut]) + data.draw(st.binary(max_size=80)))
+    engine.take_changes()
+    assert not kernel.getattr(1).error
 
 
 # ---- whatever comes ----

@@ -6,6 +6,7 @@ one lane a process, so a `Kernel` stays for as long as the process does.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
@@ -72,7 +73,10 @@ class Kernel:
         engine.start(
             root_fd=self.root_fd, entry_ns=believe_ns, attr_ns=believe_ns, open_flags=0, opendir_flags=0
         )
+        with contextlib.suppress(OSError):  # not everywhere; the tests that need it ask
+            engine.watch()
         engine.serve(device, threads, (1 << 20) + 8192)
+        self.notices: list[tuple[int, bytes]] = []  # (FUSE_NOTIFY_*, body)
         self._unique = 0
         self._replies: dict[int, Reply] = {}
 
@@ -95,7 +99,10 @@ class Kernel:
             if self._socket.fileno() in ready:
                 packet = self._socket.recv(2 << 20)
                 _, error, number = _OUT.unpack_from(packet)
-                self._replies[number] = Reply(-error, packet[_OUT.size :])
+                if number == 0:
+                    self.notices.append((error, packet[_OUT.size :]))
+                else:
+                    self._replies[number] = Reply(-error, packet[_OUT.size :])
             elif ready:
                 request = engine.next_request()
                 if request is not None and _HEADER.unpack_from(request)[2] == unique:
@@ -160,18 +167,24 @@ class Kernel:
         """(name, node id) by READDIRPLUS; each but "." and ".." gets a lookup more."""
         reply = self.ask(OPENDIR, node, struct.pack("=II", 0, 0))
         assert reply is not None and not reply.error
-        fh, offset, found = struct.unpack_from("=Q", reply.body)[0], 0, []
+        offset, found = 0, []
         while True:
-            page = self.ask(READDIRPLUS, node, struct.pack("=QQIIQII", fh, offset, 4096, 0, 0, 0, 0))
-            assert page is not None and not page.error
-            if not page.body:
+            entries, offset = self.page(node, offset)
+            if not entries:
                 break
-            at = 0
-            while at < len(page.body):
-                id_ = _ENTRY.unpack_from(page.body, at)[0]
-                at += 128
-                _, offset, length, _ = struct.unpack_from("=QQII", page.body, at)
-                found.append((os.fsdecode(page.body[at + 24 : at + 24 + length]), id_))
-                at += (24 + length + 7) & ~7
-        self.ask(RELEASEDIR, node, struct.pack("=QIIQ", fh, 0, 0, 0))
+            found += entries
+        self.ask(RELEASEDIR, node, struct.pack("=QIIQ", 0, 0, 0, 0))
         return found
+
+    def page(self, node: int, offset: int, size: int = 4096) -> tuple[list[tuple[str, int]], int]:
+        """What one READDIRPLUS gives from a position on, and the position after it."""
+        page = self.ask(READDIRPLUS, node, struct.pack("=QQIIQII", 0, offset, size, 0, 0, 0, 0))
+        assert page is not None and not page.error
+        at, found = 0, []
+        while at < len(page.body):
+            id_ = _ENTRY.unpack_from(page.body, at)[0]
+            at += 128
+            _, offset, length, _ = struct.unpack_from("=QQII", page.body, at)
+            found.append((os.fsdecode(page.body[at + 24 : at + 24 + length]), id_))
+            at += (24 + length + 7) & ~7
+        return found, offset

@@ -109,6 +109,7 @@ def test_the_spec_says_all_that_the_daemon_needs(tmp_path, monkeypatch):
         "registry_file": place.registry_file,
         "allow_other": uid == 0,
         "io": "auto",
+        "cache": None,
         "policy": "block",
         "disabled": False,
         "owner_uids": [uid],
