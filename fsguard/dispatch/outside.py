@@ -6,7 +6,7 @@ version moves, and who has read the file is told when it writes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 
 from fsguard.core.guard import Change as Edit
@@ -17,6 +17,9 @@ from fsguard.observer import Outside
 
 __all__ = ["Outsiders"]
 
+AUTHOR_SECONDS = 0.5
+"""For so long the author of many changes is not asked for anew."""
+
 
 class Outsiders:
     """:param misses: whether somebody may look at a path where there is nothing now."""
@@ -25,6 +28,7 @@ class Outsiders:
         self._guard = guard
         self._processes = processes
         self._misses = misses
+        self._last: tuple[int, Mapping[str, bytes], float, Actor] | None = None
         self.overflows = 0
         """How often changes were not heard of because there were too many at once."""
 
@@ -42,6 +46,20 @@ class Outsiders:
         return {p for p in (change.path,) if p is not None and self._misses(p)}
 
     def _author(self, change: Outside) -> Actor:
+        last = self._last
+        if (
+            last is not None
+            and last[0] == change.pid
+            and last[1] is change.author
+            and 0 <= change.at - last[2] < AUTHOR_SECONDS
+            and self._processes.steady()
+        ):
+            return last[3]
+        actor = self._asked(change)
+        self._last = (change.pid, change.author, change.at, actor) if change.author else None
+        return actor
+
+    def _asked(self, change: Outside) -> Actor:
         paths = [p for p in (change.target, change.path) if p is not None]
         actor = self._processes.author(change.pid, change.author, paths)
         if actor.process.pid or not change.pid:

@@ -22,6 +22,8 @@ THREADS = 4
 KNOWN_SECONDS = 1.0
 GRANTED_SECONDS = 0.5
 MAX_ACTORS = 65_536
+# At once: some 10 ms in which nobody else is served.
+MAX_CHANGES = 500
 _BUFFER = (1 << 20) + 8192  # requests carry at most fs.fuse.max_pages_limit pages: 1 MiB by default
 
 
@@ -126,7 +128,7 @@ class Lane:
 
     def take_changes(self) -> Iterator[Outside]:
         """What others have changed behind the mount since the last time."""
-        return self._outsides.read(engine.take_changes() if engine.pending_changes() else ())
+        return self._outsides.read(engine.take_changes(MAX_CHANGES) if engine.pending_changes() else ())
 
     def add_handle(self, id_: int, fd: int, actor: Hashable | None) -> int:
         """The number of a handle that the lane reads from; it closes `fd`. Raises OSError."""

@@ -53,12 +53,13 @@ def watch_node(id: int, /) -> bool:
 def watch_events(events: bytes, /) -> bool: ...
 def watch_load() -> dict[str, int]: ...
 def pending_changes() -> int: ...
-def take_changes() -> list[tuple[int, bytes | None, bytes | None, int, float]]:
+def take_changes(most: int = 1000, /) -> list[tuple[int, bytes | None, bytes | None, int, float]]:
     """(FAN_* bits, path, where a rename has led, process id or 0, seconds since the epoch).
 
     Bit 62: created and deleted meanwhile, and there. No path: it came from where nobody listens; no
     second one: it went there. FAN_Q_OVERFLOW: some were not heard of. Bit 61: no change, but the name
-    of a file in /proc/PID and its text, noted at once when the process was first heard of.
+    of a file in /proc/PID and its text, noted at once when the process was first heard of. More than
+    `most`: the event descriptor is readable again.
     """
 
 def expire(parent: int, name: bytes, /) -> None:

@@ -763,12 +763,15 @@ static PyObject *py_watch_load(PyObject *self, PyObject *none)
                          "refused", (big)l.refused, "error", l.error);
 }
 
-static PyObject *py_take_changes(PyObject *self, PyObject *none)
+static PyObject *py_take_changes(PyObject *self, PyObject *args)
 {
-    (void)self, (void)none;
+    unsigned most = 1000;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "|I", &most))
+        return NULL;
     PyObject *all = PyList_New(0);
     struct change *c;
-    for (unsigned left = changes_pending(); all && left && (c = change_take()) != NULL; left--) {
+    for (unsigned left = most; all && left && (c = change_take()) != NULL; left--) {
         PyObject *item = Py_BuildValue("Ky#y#id", (unsigned long long)c->mask, c->has_first ? c->text : NULL,
                                        (Py_ssize_t)c->first, c->has_second ? c->text + c->first : NULL,
                                        (Py_ssize_t)c->second, c->pid, (double)c->time / 1e9);
@@ -777,6 +780,8 @@ static PyObject *py_take_changes(PyObject *self, PyObject *none)
             Py_CLEAR(all);
         Py_XDECREF(item);
     }
+    if (changes_pending())
+        queue_wake(); /* others first, then the rest */
     return all;
 }
 
@@ -816,7 +821,7 @@ static PyMethodDef methods[] = {
     {"watch_events", py_watch_events, METH_O, "Take these for events that fanotify has sent."},
     {"watch_load", py_watch_load, METH_NOARGS, "What is watched, for status."},
     {"pending_changes", py_pending_changes, METH_NOARGS, "How many there are to take."},
-    {"take_changes", py_take_changes, METH_NOARGS, "[(mask, path, target, pid, time)]: what others have changed."},
+    {"take_changes", py_take_changes, METH_VARARGS, "(most) -> [(mask, path, target, pid, time)]: what others have changed."},
     {"expire", py_expire, METH_VARARGS, "(parent, name): the kernel shall ask for the name again."},
     {"watch_miss", py_watch_miss, METH_VARARGS, "Lookups of this name that find nothing go to Python."},
     {"hold", py_hold, METH_O, "(dev, ino, kind) of a node, held; None: not there."},
