@@ -53,6 +53,31 @@ __all__ = ["Spec", "main"]
 _log = logging.getLogger("fsguard.daemon")
 
 SETTLE_SECONDS = 0.1
+# What only asks. After anything else a task may not be alone with a file any more that it has made.
+_QUESTIONS = frozenset(
+    [
+        "status",
+        "metrics",
+        "activity",
+        "records",
+        "run.begin",
+        "run.end",
+        "warnings",
+        "warnings.follow",
+        "log",
+        "who",
+        "check",
+        "task.list",
+        "task.show",
+        "policy.get",
+        "lease.list",
+        "versions.list",
+        "versions.find",
+        "versions.read",
+        "versions.conflicts",
+        "versions.diffable",
+    ]
+)
 HOUSEKEEPING_SECONDS = 20.0
 
 
@@ -150,9 +175,10 @@ class Daemon:
                 watched_timeout=self.caching.watched,
             ),
         )
-        self.dispatch.take_looks = self.operations.take_looks
+        self.dispatch.take_records = self.operations.take_records
         self.dispatch.reading = self.operations.reading
         if self.operations.lane is not None:
+            self.operations.lane.group_of = lambda actor: actor.task if isinstance(actor, Actor) else None
             self.resolver.changed = self.operations.lane.forget
             self.resolver.recall = self.operations.lane.known
             self.resolver.learn = self.operations.lane.know
@@ -173,6 +199,7 @@ class Daemon:
             "uptime": round(time.time() - self.started, 3),
             "features": self.connection.features(),
             "requests": self.operations.requests(),
+            "decisions": self.operations.decisions(),
             "open_files": self.operations.open_files(),
             "nodes": len(self.operations.nodes),
             "cache": self._cache(),
@@ -221,15 +248,16 @@ class Daemon:
         if lane is None:
             return handlers
 
-        def informed(handler: Handler) -> Handler:
+        def informed(name: str, handler: Handler) -> Handler:
             def call(peer: Peer, params: dict[str, Any]) -> Awaitable[Any] | AsyncIterator[Any]:
-                self.operations.take_looks()
-                lane.revoke_all()
+                self.operations.let_nobody_make()
+                if name not in _QUESTIONS:
+                    lane.disown_all()
                 return handler(peer, params)
 
             return call
 
-        return {name: informed(handler) for name, handler in handlers.items()}
+        return {name: informed(name, handler) for name, handler in handlers.items()}
 
     def _register(self) -> None:
         start = registry.start_time(os.getpid())
@@ -278,6 +306,8 @@ class Daemon:
             await trio.sleep(SETTLE_SECONDS)
             if self.operations.lane is not None:
                 self.operations.lane.tidy()
+                with _not_fatal("taking records"):
+                    self.operations.take_records()
             if self.guard.deletions:
                 with _not_fatal("judging deletions"):
                     self.guard.settle(time.time(), self._gone_once())

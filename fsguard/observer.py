@@ -243,6 +243,34 @@ class Observer(Protocol):
     def outside(self, change: Outside) -> Iterable[bytes]:
         """Somebody has changed something past the mount. Gives paths for which `misses` may now hold."""
 
+    def makes_freely(self) -> bool:
+        """Whether a new file can be told of afterwards: nothing would be refused, nobody has to wait."""
+
+    def made(self, who: Hashable | None, path: bytes, file: FileView | None, at: float, wrote: bool) -> None:
+        """A file was made, perhaps written, and closed; nobody else had to do with it meanwhile.
+
+        `who` as `looked` has given (None: not known any more), `file` None: it is gone again;
+        `at` in seconds since the epoch. So with the next three.
+        """
+
+    def making(
+        self,
+        who: Hashable | None,
+        paths: Sequence[bytes],
+        file: FileView,
+        flags: int,
+        tid: int,
+        at: float,
+        wrote: bool,
+    ) -> Session:
+        """A file was made and is open still: what comes through the handle is announced from now on."""
+
+    def removed(self, who: Hashable | None, path: bytes, at: float) -> None:
+        """A task has removed what it had made and was alone with."""
+
+    def linked(self, who: Hashable | None, path: bytes, file: FileView, at: float) -> None:
+        """It has given that a further name."""
+
     def misses(self, path: bytes) -> bool:
         """Whether `missed` wants to hear of lookups of `path`, where there is nothing now."""
 
@@ -300,6 +328,29 @@ class NullObserver:
 
     def outside(self, change: Outside) -> Iterable[bytes]:
         return ()
+
+    def makes_freely(self) -> bool:
+        return True
+
+    def made(
+        self, who: Hashable | None, path: bytes, file: FileView | None, at: float, wrote: bool
+    ) -> None: ...
+
+    def making(
+        self,
+        who: Hashable | None,
+        paths: Sequence[bytes],
+        file: FileView,
+        flags: int,
+        tid: int,
+        at: float,
+        wrote: bool,
+    ) -> Session:
+        return self._session
+
+    def removed(self, who: Hashable | None, path: bytes, at: float) -> None: ...
+
+    def linked(self, who: Hashable | None, path: bytes, file: FileView, at: float) -> None: ...
 
     def misses(self, path: bytes) -> bool:
         return False

@@ -37,6 +37,7 @@ from fsguard.core.telling import Probe, Teller
 
 __all__ = ["Change", "Guard", "Keeping", "Limits", "Probe"]
 
+_OPS = {Act.CREATE: "create", Act.DELETE: "delete", Act.MOVE_AWAY: "rename"}
 _Begun = tuple[list[Write], Undo, int, Finding | None]
 
 
@@ -240,8 +241,7 @@ class Guard(Custody, Questions):
 
     def _record(self, actor: Actor, path: bytes, act: Act, now: float, target: bytes | None = None) -> None:
         if not self.ignored(path):
-            op = {Act.CREATE: "create", Act.DELETE: "delete", Act.MOVE_AWAY: "rename"}.get(act, "write")
-            self.history.add(now, op, path, actor, target)
+            self.history.add(now, _OPS.get(act, "write"), path, actor, target)
         if actor.task is not None:
             actor.task.writes += 1
         footprint = actor.command.footprint

@@ -68,6 +68,10 @@ class Policies:
         if path is None and task is None:
             self.default = policy
 
+    def blocking(self) -> bool:
+        """Whether anything may be refused."""
+        return "block" in (self.default, *self.paths.values(), *self.tasks.values())
+
     def of(self, path: bytes, task: str | None) -> str:
         if task is not None and task in self.tasks:
             return self.tasks[task]

@@ -15,6 +15,7 @@ from fsguard.core.guard import Guard
 from fsguard.core.model import CONFLICT, Act, Actor
 from fsguard.core.turns import Turns
 from fsguard.dispatch import attributes
+from fsguard.dispatch.afterwards import Afterwards
 from fsguard.dispatch.openfile import OpenFile
 from fsguard.dispatch.orphans import Orphans
 from fsguard.dispatch.outside import Outsiders
@@ -49,7 +50,7 @@ class Opened(NamedTuple):
     paths: Sequence[bytes]
 
 
-class Dispatch:
+class Dispatch(Afterwards):
     """The observer that judges.
 
     :param keeper: puts bytes by before they are destroyed; None: nothing is kept.
@@ -75,7 +76,7 @@ class Dispatch:
         if keeper is not None:
             guard.on_told = keeper.told
         self.digest_limit = digest_limit
-        self.take_looks: Callable[[], object] = lambda: None  # see Observer.looks; before anything is judged
+        self.take_records: Callable[[], object] = lambda: None  # see Afterwards; before anything is judged
         # Who reads through handles of the filesystem's own (see Observer.looked), by the same names.
         self.reading: Callable[[], Sequence[tuple[Hashable, Sequence[bytes]]]] = tuple
         self.open_files: dict[OpenFile, None] = {}
@@ -107,11 +108,6 @@ class Dispatch:
         actor = self.processes.actor(caller.tid, paths)
         self.guard.looked(actor, paths, self.clock())
         return actor if self.processes.steady() else None
-
-    def looks(self, looks: Iterable[tuple[Hashable, Sequence[bytes], float]]) -> None:
-        for actor, paths, at in looks:
-            if isinstance(actor, Actor):
-                self.guard.looked(actor, paths, at)
 
     def outside(self, change: Outside) -> Iterable[bytes]:
         return self.outsiders.happened(change)
@@ -191,7 +187,7 @@ class Dispatch:
 
     def judge(self, edit: Edit, path: bytes, act: Act, file: FileView | None = None) -> None:
         """Put what is to be said on record; raises OSError(EBUSY) when it is refused."""
-        self.take_looks()
+        self.take_records()
         link = file is not None and not file.is_regular()
         if link and file is not None and not S_ISLNK(_mode(file)):
             return  # a FIFO or socket has no content that could be lost

@@ -66,6 +66,47 @@ class Shield:
             self.fault("change from behind", error)
             return ()
 
+    def makes_freely(self) -> bool:
+        try:
+            return self._inner.makes_freely()
+        except Exception as error:
+            self.fault("create", error)
+            return False
+
+    def made(self, who: Hashable | None, path: bytes, file: FileView | None, at: float, wrote: bool) -> None:
+        try:
+            self._inner.made(who, path, file, at, wrote)
+        except Exception as error:
+            self.fault("create", error)
+
+    def making(
+        self,
+        who: Hashable | None,
+        paths: Sequence[bytes],
+        file: FileView,
+        flags: int,
+        tid: int,
+        at: float,
+        wrote: bool,
+    ) -> Session:
+        try:
+            return _Session(self._inner.making(who, paths, file, flags, tid, at, wrote), self)
+        except Exception as error:
+            self.fault("create", error)
+            return self._blind.making(who, paths, file, flags, tid, at, wrote)
+
+    def removed(self, who: Hashable | None, path: bytes, at: float) -> None:
+        try:
+            self._inner.removed(who, path, at)
+        except Exception as error:
+            self.fault("removed", error)
+
+    def linked(self, who: Hashable | None, path: bytes, file: FileView, at: float) -> None:
+        try:
+            self._inner.linked(who, path, file, at)
+        except Exception as error:
+            self.fault("linked", error)
+
     def misses(self, path: bytes) -> bool:
         try:
             return self._inner.misses(path)

@@ -77,7 +77,9 @@ class Connection:
             lane = operations.lane
             if lane is not None:
                 hand = self._handshake
-                lane.serve(hand.libfuse_fd, hand.max_write, operations.take_looks, hand.offers("no_opendir"))
+                lane.serve(
+                    hand.libfuse_fd, hand.max_write, operations.take_records, hand.offers("no_opendir")
+                )
                 loop.source, loop.linger = lane.eventfd, lane.wait
             task_status.started()
 

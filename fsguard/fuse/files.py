@@ -14,7 +14,7 @@ from ._library import pyfuse3
 from .backing import proc_path
 from .filesystem import Filesystem
 from .handles import Handle
-from .lane import Lane
+from .lane import LANE_FH, Lane
 from .nodes import Node
 from .replies import async_handler, handler
 
@@ -244,6 +244,8 @@ class FileHandlers(Filesystem):
             handle.session.released()
         finally:
             self.handles.remove(handle)
+            if self.lane is not None and fh & LANE_FH:
+                self.lane.close_handle(fh)
             self.nodes.settle(handle.node)
 
     @async_handler

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,12 +14,14 @@ from ._library import interposed, pyfuse3, request
 from .backing import Backing
 from .credentials import Creator, Identity
 from .handles import HandleTable
-from .lane import Lane
+from .lane import Lane, Record
 from .nodes import Node, NodeTable
 from .replies import Attributes
 from .shared import LaneBacking, LaneTable
 
 __all__ = ["Filesystem", "Request", "Settings"]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,36 +115,94 @@ class Filesystem(pyfuse3.Operations):
             entry.entry_timeout, entry.attr_timeout = self.lane.lifetimes(node.id, st.st_nlink)
         return entry
 
-    def take_looks(self) -> None:
-        """Tell the observer what came about past us, in order: opens for reading, and changes from behind."""
-        if self.lane is None:
+    def take_records(self) -> None:
+        """Tell the observer what came about past us, in order: what the lane did, and changes from behind."""
+        lane = self.lane
+        if lane is None:
             return
-        looks = self.lane.take_looks()
-        for change in self.lane.take_changes():
-            earlier = [look for look in looks if look[2] <= change.at]
-            if earlier:
-                self.observer.looks(earlier)
-                looks = looks[len(earlier) :]
+        records = lane.take_records()
+        for change in lane.take_changes():
+            earlier = next((i for i, r in enumerate(records) if r.time > change.at), len(records))
+            self._tell(lane, records[:earlier])
+            del records[:earlier]
             for path in self.observer.outside(change):
-                self.lane.watch_miss_at(path)
+                lane.watch_miss_at(path)
+        self._tell(lane, records)
+
+    def _tell(self, lane: Lane, records: Iterable[Record]) -> None:
+        observer = self.observer
+        looks: list[tuple[Hashable, Sequence[bytes], float]] = []
+        for record in records:
+            kind, who, paths, at = record[:4]
+            if kind == "looked":
+                if who is not None:
+                    looks.append((who, paths, at))
+                continue
+            if looks:
+                observer.looks(looks)
+                looks = []
+            if kind == "opened":
+                self._adopt(lane, record)
+            elif not paths:
+                pass  # it went behind the mount
+            elif kind == "made":
+                observer.made(who, paths[0], self._there(record.node), at, record.wrote)
+            elif kind == "linked":
+                node = self._there(record.node)
+                if node is not None:
+                    observer.linked(who, paths[0], node, at)
+            else:
+                observer.removed(who, paths[0], at)
+                if observer.misses(paths[0]):
+                    lane.watch_miss_at(paths[0])
         if looks:
-            self.observer.looks(looks)
+            observer.looks(looks)
+
+    def _there(self, id_: int) -> Node | None:
+        try:
+            return self.nodes[id_]
+        except OSError:  # the kernel has forgotten it already
+            return None
+
+    def _adopt(self, lane: Lane, record: Record) -> None:
+        """Go on with a file that the lane has made, and that something else concerns now."""
+        node = self._there(record.node)
+        try:
+            fd, flags, tid = lane.making(record.fh)
+        except OSError as error:
+            log.error("handle %d is lost: %s", record.fh, error)
+            return
+        if node is None:  # not while its handle lives
+            os.close(fd)
+            return
+        session = self.observer.making(record.who, record.paths, node, flags, tid, record.time, record.wrote)
+        self.handles.adopt(record.fh, node, fd, flags, session)
 
     def revoke(self, node: Node) -> None:
         """What is decided next about the file has to know of all writes, and comes before further ones."""
-        if self.lane is None or not node.handles:
+        if self.lane is None:
             return
         last = self.lane.revoke(node.id)
+        self.take_records()  # it may have been made there
         for handle in node.handles.values():
             if handle.granted:
                 handle.granted = False
                 handle.session.went_on(last)
 
+    def let_nobody_make(self) -> None:
+        """What is asked or told next concerns everything: nothing is made or written past us."""
+        if self.lane is not None:
+            self.lane.let_make(False)
+            self.lane.revoke_all()
+            self.take_records()
+
     def between_requests(self) -> None:
         """Called before the next request is waited for."""
         if isinstance(self.backing, LaneBacking):
             self.backing.give_back()
-            self.take_looks()  # the lane wakes us when there are many, even without a request
+            self.take_records()  # the lane wakes us when there are many, even without a request
+            if self.lane is not None and not self.lane.makes and self.observer.makes_freely():
+                self.lane.let_make(True)
 
     # ---- for status ----
 
@@ -165,6 +226,10 @@ class Filesystem(pyfuse3.Operations):
         for name, count in (self.lane.counts() if self.lane is not None else {}).items():
             total[name] = total.get(name, 0) + count
         return total
+
+    def decisions(self) -> dict[str, int]:
+        """Those of them that came to Python."""
+        return dict(self.counts)
 
     def open_files(self) -> int:
         return len(self.handles) + (self.lane.load()["handles"] if self.lane is not None else 0)

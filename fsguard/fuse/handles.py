@@ -85,6 +85,14 @@ class HandleTable:
         node.backing.rely_on_handle(node)
         return handle
 
+    def adopt(self, fh: int, node: Node, fd: int, flags: int, session: Session) -> Handle:
+        """A handle under the number that the lane has given it."""
+        handle = Handle(fh, node, fd, flags, session, readable=True, granted=True)
+        self.files[fh] = handle
+        node.handles[fh] = handle
+        node.backing.rely_on_handle(node)
+        return handle
+
     def add_directory(self, node: Node) -> DirHandle:
         handle = DirHandle(self._number(), node)
         self._dirs[handle.fh] = handle

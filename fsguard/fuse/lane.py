@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import NamedTuple
 
 from ..lane import OPCODES, engine
 from ..observer import Outside
@@ -11,7 +12,9 @@ from ._library import request
 from .nodes import ROOT_ID
 from .outside import Outsides
 
-__all__ = ["Lane"]
+__all__ = ["LANE_FH", "Lane", "Record"]
+
+LANE_FH = 1 << 62  # lane.h: numbers of handles that the lane has given
 
 # include/uapi/linux/fuse.h
 _FOPEN_KEEP_CACHE, _FOPEN_CACHE_DIR = 1 << 1, 1 << 3
@@ -25,6 +28,18 @@ MAX_ACTORS = 65_536
 # At once: some 10 ms in which nobody else is served.
 MAX_CHANGES = 500
 _BUFFER = (1 << 20) + 8192  # requests carry at most fs.fuse.max_pages_limit pages: 1 MiB by default
+
+
+class Record(NamedTuple):
+    """What was done without us; `engine.take_records` says what the kinds mean."""
+
+    kind: str
+    who: Hashable | None  # None: it is not remembered any more
+    paths: Sequence[bytes]
+    time: float  # seconds since the epoch
+    node: int
+    fh: int
+    wrote: bool
 
 
 class Lane:
@@ -63,16 +78,20 @@ class Lane:
         self.eventfd = engine.eventfd()
         self.wait = engine.wait
         self.lifetimes = engine.lifetimes
+        self.makes = False
         self._last = 0  # numbers are not used twice: handles keep theirs
         self._actors: dict[int, Hashable] = {}
         self._numbers: dict[Hashable, int] = {}
+        self.group_of: Callable[[Hashable], Hashable | None] = lambda actor: None
+        self._groups: dict[Hashable, int] = {}
+        self._last_group = 0
 
     def serve(
         self, device: int, max_write: int, before: Callable[[], object], no_opendir: bool = False
     ) -> None:
         """Read requests from `device` from now on; pyfuse3 gets those that are Python's.
 
-        `before()` is called before each of them, when there are looks to take. `no_opendir`: the
+        `before()` is called before each of them, when there are records to take. `no_opendir`: the
         kernel understands that directories need not be opened.
         """
         os.set_blocking(device, False)
@@ -83,7 +102,7 @@ class Lane:
         """Opens for reading by this thread, which is blocked in a request, are `actor`'s."""
         number = self._number(actor)
         if engine.known(tid) != number:
-            engine.know(tid, number, KNOWN_SECONDS)
+            engine.know(tid, number, self._group(actor), KNOWN_SECONDS)
 
     def known(self, tid: int) -> Hashable | None:
         """Whose the thread is, as `know` was told."""
@@ -99,6 +118,19 @@ class Lane:
             self._actors[number] = actor
         return number
 
+    def _group(self, actor: Hashable) -> int:
+        group = self.group_of(actor)
+        if group is None:
+            return 0
+        number = self._groups.get(group)
+        if number is None:
+            if len(self._groups) >= MAX_ACTORS:
+                self._groups.clear()
+                engine.disown_all()
+            self._last_group = number = self._last_group % 0xFFFFFFFF + 1
+            self._groups[group] = number
+        return number
+
     def forget(self) -> None:
         """Who is who may have changed: every thread is looked up anew."""
         engine.forget_threads(False)
@@ -112,15 +144,24 @@ class Lane:
         """Give back what watches threads that were not heard of for a while; once a second or so."""
         engine.forget_threads(True)
 
-    def take_looks(self) -> list[tuple[Hashable, Sequence[bytes], float]]:
-        """(actor, paths, time) of the opens for reading since the last time; seconds since the epoch."""
+    def take_records(self) -> list[Record]:
+        """What was done since the last time, in that order."""
         if not engine.pending():
             return []
+        actors = self._actors
         return [
-            (self._actors[number], paths, at)
-            for number, paths, at in engine.take_looks()
-            if number in self._actors
+            Record(kind, actors.get(number), paths, at, node, fh, wrote)
+            for kind, number, paths, at, node, fh, wrote in engine.take_records()
         ]
+
+    def let_make(self, on: bool) -> None:
+        """Whether files may be made without asking; False also hands over those that are being made."""
+        engine.let_make(on)
+        self.makes = on
+
+    def disown_all(self) -> None:
+        """Somebody may have seen any file: no task is alone with what it has made."""
+        engine.disown_all()
 
     def reading(self) -> list[tuple[Hashable, Sequence[bytes]]]:
         """(actor, paths) of the handles that are open for reading."""
@@ -132,7 +173,17 @@ class Lane:
 
     def add_handle(self, id_: int, fd: int, actor: Hashable | None) -> int:
         """The number of a handle that the lane reads from; it closes `fd`. Raises OSError."""
-        return engine.add_handle(id_, fd, self._number(actor) if actor is not None else 0)
+        if actor is None:
+            return engine.add_handle(id_, fd, 0, 0)
+        return engine.add_handle(id_, fd, self._number(actor), self._group(actor))
+
+    def making(self, fh: int) -> tuple[int, int, int]:
+        """(a descriptor for the caller to close, flags, thread) of a file that Python goes on with."""
+        return engine.making(fh)
+
+    def close_handle(self, fh: int) -> None:
+        """It is released."""
+        engine.close_handle(fh)
 
     def grant(self, id_: int, fh: int, fd: int, tid: int, append: bool) -> None:
         """Further writes of this thread through the handle need no decision, until anything else

@@ -188,6 +188,8 @@ class NameHandlers(Filesystem):
             except FileNotFoundError:
                 if flags & _EXCHANGE:
                     raise
+            if node.is_dir or (there is not None and there.is_dir):
+                self.let_nobody_make()  # what is being written below moves along
             if there is node:
                 # Two names of one file: rename(2) does nothing, and nothing is replaced.
                 above, new_above = self.backing.dir(parent), self.backing.dir(new_parent)

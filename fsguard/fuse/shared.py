@@ -150,11 +150,11 @@ class LaneTable:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        engine.names_change()
+        engine.names_change(True)
         try:
             yield
         finally:
-            engine.names_change()
+            engine.names_change(False)
 
     def find(self, st: os.stat_result) -> Node | None:
         id_ = engine.find(st.st_dev, st.st_ino, st.st_mode)

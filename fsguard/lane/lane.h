@@ -6,11 +6,13 @@
  *   table.c    the node table, the only one: Python asks it through module.c
  *   reach.c    from a node to its inode on the backing filesystem
  *   listing.c  listings of directories
+ *   making.c   what makes and removes names that only one task has to do with
  *   threads.c  which actor a thread belongs to, as Python has said
- *   queue.c    what goes to Python: whole requests, and looks (who has opened what for reading)
+ *   queue.c    whole requests on their way to Python
+ *   records.c  what Python has to know of afterwards: who has opened, made, removed what
  *   watch.c    what others change behind the mount
  *
- * One mount a process, hence one lane. `lane.lock` guards the table, the handles and the looks; it
+ * One mount a process, hence one lane. `lane.lock` guards the table, the handles and the records; it
  * is never held while something may block: system calls on the backing directory happen without it,
  * and whoever holds it never asks for the GIL.
  */
@@ -20,6 +22,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -43,7 +46,8 @@ struct name { /* one name of one node: (parent, text) */
 struct node { /* one inode behind the mount */
     uint64_t id, dev, ino;
     uint32_t kind;        /* S_IFMT bits */
-    uint32_t holds;       /* handles, Python objects, requests and looks that use it */
+    uint32_t holds;       /* handles, Python objects, requests and records that use it */
+    uint32_t noted;       /* of these: records */
     uint64_t lookups;     /* as the kernel counts them */
     uint64_t children;    /* names in this directory */
     struct name *names;
@@ -61,6 +65,14 @@ struct node { /* one inode behind the mount */
     struct listing *listing; /* of a directory that is being read */
     struct watch *watch;  /* a directory's: how events name it */
     atomic_int watched;
+    struct handle *making; /* through which it is being made, here */
+    uint32_t own;          /* the group that has made it, here, and is alone with it; 0: nobody is */
+    uint64_t own_epoch;
+};
+
+/* An actor as Python has numbered it, and its task. 0: not known. */
+struct who {
+    uint32_t actor, group;
 };
 
 /* Further writes by a thread through one of Python's handles need no decision. Taken back by whatever
@@ -73,14 +85,18 @@ struct grant {
     int64_t until, last; /* CLOCK_MONOTONIC, ns; last: of the last write that went this way */
 };
 
-struct handle { /* open for reading */
+struct handle { /* open for reading, or a file that is made */
     uint64_t fh;
     struct node *node;
     struct handle *chain;
     int fd;
     atomic_bool has_read;
     unsigned look_number; /* of the look that the open was */
-    uint32_t actor;       /* whose it is, 0: not known */
+    struct who who;       /* whose it is */
+    /* Of a file that is made here: */
+    bool pythons;         /* Python goes on with it */
+    uint32_t tid, flags;
+    int64_t made_at;      /* CLOCK_REALTIME, ns */
 };
 
 struct lane {
@@ -93,7 +109,9 @@ struct lane {
     bool no_opendir; /* the kernel can be told that directories need not be opened */
     size_t buffer_size;
     atomic_bool over;
-    atomic_ullong names_epoch;  /* odd while Python is changing names, on disk or in the table */
+    atomic_ullong names_epoch;  /* moves when a change of names, on disk and in the table, is complete */
+    atomic_uint names_changing; /* so many are under way */
+    atomic_bool making;         /* what is made here is nobody's business but its maker's */
     atomic_ullong counts[64];   /* requests answered here, by opcode */
     atomic_ullong forwarded;
 };
@@ -159,7 +177,9 @@ void listing_undo(const char *out, size_t size); /* the kernel did not get it */
 
 #define LANE_FH (1ULL << 62) /* Python counts from 1 */
 /* The lock is held by the caller; takes fd over and a hold of the node. NULL: out of memory. */
-struct handle *handle_add(struct node *node, int fd, uint32_t actor);
+struct handle *handle_add(struct node *node, int fd, struct who who);
+void handle_close(uint64_t fh);
+struct handle *handle_get(uint64_t fh);
 void handle_each(void (*each)(void *, const struct handle *), void *with);
 uint64_t handle_count(void);
 void attr_fill(struct wire_attr *attr, const struct stat *st);
@@ -168,15 +188,41 @@ uint64_t entry_life(const struct node *parent);
 uint64_t attr_life(const struct node *node, const struct stat *st);
 void entry_fill(struct wire_entry *entry, const struct node *parent, const struct node *node, const struct stat *st);
 void *serve(void *buffer); /* which it gives back at the end */
+bool reply(const struct wire_in *in, const void *data, size_t size);
+void reply_error(const struct wire_in *in, int error);
+/* The size of the text at `body`, in `length`; false: it does not end. */
+bool text_of(const char *body, size_t size, size_t *length);
+/* The same of a name in a directory, which nothing else can be meant by. */
+bool name_of(const char *body, size_t size, size_t *length);
+enum { PASSED = O_APPEND | O_SYNC | O_DSYNC | O_NOATIME }; /* of open(2)'s flags; not O_DIRECT: it needs aligned buffers */
+enum verdict { DONE, FORWARD };
+
+/* ---- making.c ---- */
+
+void making_start(void);
+void making_thread(void);
+enum verdict do_create(struct wire_in *in, struct node *parent, char *body, size_t size);
+enum verdict do_mkdir(struct wire_in *in, struct node *parent, char *body, size_t size);
+enum verdict do_unlink(struct wire_in *in, struct node *parent, char *body, size_t size);
+enum verdict do_rmdir(struct wire_in *in, struct node *parent, char *body, size_t size);
+enum verdict do_link(struct wire_in *in, struct node *parent, char *body, size_t size);
+/* With the lock held: the handle is released, or Python goes on with it. */
+void making_done(struct handle *handle);
+void making_handed_over(struct node *node);
+/* From now on Python decides whether anything is made here; what is being made is its own. */
+void making_hold(void);
+void names_change_begins(void);
+void names_change_ends(void);
 
 /* With the lock, which may be given up for a moment: a write may be under way. */
 void grant_revoke(struct node *node);
 extern uint64_t grant_epoch; /* grants of an earlier one do not count */
+extern uint64_t own_epoch;   /* nor does whose own a file was */
 
 /* ---- threads.c ---- */
 
-bool thread_know(uint32_t tid, uint32_t actor, int64_t for_ns);
-uint32_t thread_actor(uint32_t tid); /* 0: not known (any more) */
+bool thread_know(uint32_t tid, struct who who, int64_t for_ns);
+struct who thread_who(uint32_t tid); /* actor 0: not known (any more) */
 void threads_forget(bool expired_only);
 
 /* ---- queue.c ---- */
@@ -185,12 +231,6 @@ struct buf { /* struct fuse_buf of libfuse, leading members */
     size_t size;
     int flags;
     void *mem;
-};
-enum { LOOKS = 8192, MAX_MISSES = 65536 };
-struct look {
-    struct node *node;
-    uint32_t actor;
-    int64_t time; /* CLOCK_REALTIME, ns */
 };
 bool queue_start(void);
 int queue_eventfd(void);
@@ -201,13 +241,34 @@ void queue_push(void *mem, size_t size); /* takes the buffer over */
 void queue_end(void);
 bool queue_wait(void); /* for a few microseconds, until there is something to receive */
 int queue_receive(struct buf *buf); /* for fuse_session_receive_buf */
-/* With the lock held. False: no room, Python has to take the request. */
-bool look_add(struct node *node, uint32_t actor);
-bool looks_take(struct look *look);
-bool look_is_pending(unsigned number);
-unsigned looks_pending(void);
-unsigned news_pending(void); /* looks, and changes from behind */
-/* Names whose absence somebody may look at (with the lock held). */
+
+/* ---- records.c; the lock is held by the caller ---- */
+
+enum { RECORDS = 8192, MAX_MISSES = 65536 };
+enum record_kind { LOOKED, MADE, OPENED, REMOVED, LINKED };
+struct record {
+    enum record_kind kind;
+    uint32_t actor;
+    int64_t time; /* CLOCK_REALTIME, ns */
+    struct node *node;
+    char *path; /* as it was then; NULL: those that the node has now */
+    size_t length;
+    uint64_t fh;
+    bool wrote;
+};
+/* Room for one record, which comes (record_push) or does not (record_cancel). */
+bool record_reserve(void);
+void record_cancel(void);
+void record_push(struct record record);
+/* The path of a name as it is now. False: it has none, or there is no memory. */
+bool record_path(struct record *record, struct node *parent, const char *text, size_t length);
+/* False: no room, Python has to take the request. */
+bool look_add(struct node *node, struct who who);
+bool record_take(struct record *record);
+bool record_is_pending(unsigned number);
+unsigned records_pending(void);
+unsigned news_pending(void); /* records, and changes from behind */
+/* Names whose absence somebody may look at. */
 void miss_watch(uint64_t parent, const char *text, size_t length);
 bool miss_watched(uint64_t parent, const char *text, size_t length);
 

@@ -6,6 +6,7 @@
 #include "lane.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +36,7 @@ static PyObject *py_start(PyObject *self, PyObject *args, PyObject *kwargs)
     lane.root_dev = st.st_dev;
     if (!table_start(&st) || !queue_start())
         return PyErr_NoMemory();
+    making_start();
     started = true;
     Py_RETURN_NONE;
 }
@@ -109,7 +111,12 @@ static PyObject *py_next_request(PyObject *self, PyObject *none)
     return request;
 }
 
-/* ---- looks ---- */
+#define ID_ONLY(args, id)                                                                                           \
+    unsigned long long id = PyLong_AsUnsignedLongLong(args);                                                        \
+    if (id == (unsigned long long)-1 && PyErr_Occurred())                                                           \
+        return NULL;
+
+/* ---- records ---- */
 
 /* Texts are gathered with the lock held and become Python objects without it: making objects may run
  * the garbage collector, and with it whatever Python calls back here. */
@@ -158,43 +165,100 @@ static PyObject *paths_of(struct gather *g)
     return tuple;
 }
 
-static PyObject *py_take_looks(PyObject *self, PyObject *none)
+static const char *const kinds[] = {
+    [LOOKED] = "looked", [MADE] = "made", [OPENED] = "opened", [REMOVED] = "removed", [LINKED] = "linked",
+};
+
+static PyObject *py_take_records(PyObject *self, PyObject *none)
 {
     (void)self, (void)none;
-    struct look look;
+    struct record record;
     PyObject *all = PyList_New(0);
-    for (unsigned left = looks_pending(); all && left; left--) {
+    for (unsigned left = records_pending(); all && left; left--) {
         struct gather g = {0};
+        uint64_t id = 0;
         lock();
-        bool there = looks_take(&look);
-        if (there) {
-            node_paths(look.node, gather_path, &g);
-            node_release(look.node);
+        bool there = record_take(&record);
+        if (there && record.path)
+            gather_path(&g, record.path, record.length);
+        else if (there && record.node)
+            node_paths(record.node, gather_path, &g);
+        if (there && record.node) {
+            id = record.node->id;
+            node_release(record.node);
         }
         unlock();
+        if (!there)
+            break;
+        free(record.path);
         PyObject *paths = paths_of(&g);
-        PyObject *item = paths ? Py_BuildValue("INd", look.actor, paths, (double)look.time / 1e9) : NULL;
-        if (item == NULL || (there && PyList_Append(all, item) < 0))
+        PyObject *item = paths ? Py_BuildValue("sINdKKO", kinds[record.kind], record.actor, paths, (double)record.time / 1e9,
+                                               (unsigned long long)id, (unsigned long long)record.fh,
+                                               record.wrote ? Py_True : Py_False)
+                               : NULL;
+        if (item == NULL || PyList_Append(all, item) < 0)
             Py_CLEAR(all);
         Py_XDECREF(item);
     }
     return all;
 }
 
+/* (a descriptor of the caller's own, flags, tid) of a file that was made here. */
+static PyObject *py_making(PyObject *self, PyObject *arg)
+{
+    (void)self;
+    ID_ONLY(arg, fh)
+    struct handle *h = handle_get(fh);
+    if (h == NULL)
+        return os_error(EBADF);
+    int fd = fcntl(h->fd, F_DUPFD_CLOEXEC, 3);
+    if (fd < 0)
+        return os_error(errno);
+    return Py_BuildValue("iII", fd, h->flags, h->tid);
+}
+
+static PyObject *py_close_handle(PyObject *self, PyObject *arg)
+{
+    (void)self;
+    ID_ONLY(arg, fh)
+    handle_close(fh);
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_let_make(PyObject *self, PyObject *on)
+{
+    (void)self;
+    if (on == Py_True)
+        atomic_store(&lane.making, true);
+    else
+        making_hold();
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_disown_all(PyObject *self, PyObject *none)
+{
+    (void)self, (void)none;
+    lock();
+    own_epoch++;
+    unlock();
+    Py_RETURN_NONE;
+}
+
 static PyObject *py_pending(PyObject *self, PyObject *none)
 {
     (void)self, (void)none;
-    return PyLong_FromUnsignedLong(looks_pending());
+    return PyLong_FromUnsignedLong(records_pending());
 }
 
 static PyObject *py_know(PyObject *self, PyObject *args)
 {
-    unsigned tid, actor;
+    unsigned tid;
+    struct who who;
     double seconds;
     (void)self;
-    if (!PyArg_ParseTuple(args, "IId", &tid, &actor, &seconds))
+    if (!PyArg_ParseTuple(args, "IIId", &tid, &who.actor, &who.group, &seconds))
         return NULL;
-    return PyBool_FromLong(thread_know(tid, actor, (int64_t)(seconds * 1e9)));
+    return PyBool_FromLong(thread_know(tid, who, (int64_t)(seconds * 1e9)));
 }
 
 static PyObject *py_known(PyObject *self, PyObject *arg)
@@ -203,7 +267,7 @@ static PyObject *py_known(PyObject *self, PyObject *arg)
     unsigned long tid = PyLong_AsUnsignedLong(arg);
     if (tid == (unsigned long)-1 && PyErr_Occurred())
         return NULL;
-    return PyLong_FromUnsignedLong(thread_actor((uint32_t)tid));
+    return PyLong_FromUnsignedLong(thread_who((uint32_t)tid).actor);
 }
 
 static PyObject *py_forget_threads(PyObject *self, PyObject *expired_only)
@@ -228,11 +292,6 @@ static PyObject *py_watch_miss(PyObject *self, PyObject *args)
 }
 
 /* ---- nodes ---- */
-
-#define ID_ONLY(args, id)                                                                                           \
-    unsigned long long id = PyLong_AsUnsignedLongLong(args);                                                        \
-    if (id == (unsigned long long)-1 && PyErr_Occurred())                                                           \
-        return NULL;
 
 static PyObject *py_hold(PyObject *self, PyObject *arg)
 {
@@ -447,10 +506,13 @@ static PyObject *py_remove_name(PyObject *self, PyObject *args)
     return change_name(args, false);
 }
 
-static PyObject *py_names_change(PyObject *self, PyObject *none)
+static PyObject *py_names_change(PyObject *self, PyObject *begins)
 {
-    (void)self, (void)none;
-    atomic_fetch_add(&lane.names_epoch, 1);
+    (void)self;
+    if (begins == Py_True)
+        names_change_begins();
+    else
+        names_change_ends();
     Py_RETURN_NONE;
 }
 
@@ -547,12 +609,12 @@ static PyObject *py_add_handle(PyObject *self, PyObject *args)
     unsigned long long id;
     int fd;
     (void)self;
-    unsigned actor;
-    if (!PyArg_ParseTuple(args, "KiI", &id, &fd, &actor))
+    struct who who;
+    if (!PyArg_ParseTuple(args, "KiII", &id, &fd, &who.actor, &who.group))
         return NULL;
     lock();
     struct node *node = table_get(id);
-    struct handle *h = node ? handle_add(node, fd, actor) : NULL;
+    struct handle *h = node ? handle_add(node, fd, who) : NULL;
     uint64_t fh = h ? h->fh : 0;
     unlock();
     if (h == NULL)
@@ -613,11 +675,11 @@ static PyObject *py_revoke_all(PyObject *self, PyObject *none)
 
 static void gather_reader(void *with, const struct handle *h)
 {
-    if (h->fd < 0)
-        return; /* a directory */
+    if (h->fd < 0 || h->made_at)
+        return; /* a directory; a file that is written */
     struct gather paths = {0};
     node_paths(h->node, gather_path, &paths);
-    size_t head[2] = {h->actor, paths.used};
+    size_t head[2] = {h->who.actor, paths.used};
     gather(with, head, sizeof head);
     gather(with, paths.mem, paths.used);
     free(paths.mem);
@@ -675,7 +737,7 @@ static PyObject *py_load(PyObject *self, PyObject *none)
     unsigned long long nodes = table_size(), open = handle_count();
     unlock();
     return Py_BuildValue("{sKsKsKsI}", "nodes", nodes, "handles", open, "forwarded",
-                         (unsigned long long)atomic_load(&lane.forwarded), "looks_pending", looks_pending());
+                         (unsigned long long)atomic_load(&lane.forwarded), "pending", records_pending());
 }
 
 static PyObject *py_counts(PyObject *self, PyObject *none)
@@ -806,13 +868,17 @@ static PyObject *py_expire(PyObject *self, PyObject *args)
 static PyMethodDef methods[] = {
     {"start", (PyCFunction)(void (*)(void))py_start, METH_VARARGS | METH_KEYWORDS, "Set up the table and the queue, once."},
     {"serve", py_serve, METH_VARARGS, "(device, threads, buffer size): read requests from now on."},
-    {"eventfd", py_eventfd, METH_NOARGS, "Readable while there are requests for Python, or looks to take."},
+    {"eventfd", py_eventfd, METH_NOARGS, "Readable while there are requests for Python, or records to take."},
     {"wait", py_wait, METH_NOARGS, "Wait some microseconds for a request; whether there is one."},
     {"hooks", py_hooks, METH_NOARGS, "What `_request` needs to take requests from the queue."},
     {"next_request", py_next_request, METH_NOARGS, "The next request for Python; None: there is none."},
-    {"take_looks", py_take_looks, METH_NOARGS, "[(actor, [path], time)]: who has opened what for reading."},
-    {"pending", py_pending, METH_NOARGS, "How many looks there are to take."},
-    {"know", py_know, METH_VARARGS, "The thread belongs to the actor for so many seconds; whether that can be watched."},
+    {"take_records", py_take_records, METH_NOARGS, "[(kind, actor, (path,), time, id, fh, wrote)]: what was done here."},
+    {"pending", py_pending, METH_NOARGS, "How many records there are to take."},
+    {"making", py_making, METH_O, "(fd, flags, tid) of a handle that Python goes on with."},
+    {"close_handle", py_close_handle, METH_O, "Such a handle is released."},
+    {"let_make", py_let_make, METH_O, "Whether files may be made here; False hands over what is being made."},
+    {"disown_all", py_disown_all, METH_NOARGS, "No file counts as a task's own any more."},
+    {"know", py_know, METH_VARARGS, "(tid, actor, group, seconds): the thread is theirs; whether that can be watched."},
     {"known", py_known, METH_O, "The actor of a thread; 0: not known (any more)."},
     {"forget_threads", py_forget_threads, METH_O, "Nothing is known of any thread any more (True: of those whose time is over)."},
     {"lifetimes", py_lifetimes, METH_VARARGS, "(id, nlink) -> (entry, attributes): seconds for which to believe them."},
@@ -836,14 +902,14 @@ static PyMethodDef methods[] = {
     {"child", py_child, METH_VARARGS, "(parent, name) -> id, held; 0: not known."},
     {"add_name", py_add_name, METH_VARARGS, "(id, parent, name)"},
     {"remove_name", py_remove_name, METH_VARARGS, "(id, parent, name)"},
-    {"names_change", py_names_change, METH_NOARGS, "A change of names begins, or ends: called in pairs."},
+    {"names_change", py_names_change, METH_O, "A change of names begins (True), or ends."},
     {"detach", py_detach, METH_O, "The inode is gone."},
     {"pin", py_pin, METH_O, "Keep a descriptor of the inode; 0 or -errno."},
     {"unpin", py_unpin, METH_O, "No longer."},
     {"acquire_dir", py_acquire_dir, METH_O, "The O_PATH descriptor of a directory, or -errno."},
     {"release_dir", py_release_dir, METH_O, "Give it back."},
     {"pinned_fd", py_pinned_fd, METH_O, "That descriptor, -1: none."},
-    {"add_handle", py_add_handle, METH_VARARGS, "(id, fd, actor) -> fh: the lane reads from it and closes it."},
+    {"add_handle", py_add_handle, METH_VARARGS, "(id, fd, actor, group) -> fh: the lane reads from it and closes it."},
     {"grant", py_grant, METH_VARARGS, "(id, fh, fd, tid, append, seconds): writes like that need no decision."},
     {"revoke", py_revoke, METH_O, "No longer; when the last one went that way (monotonic seconds), 0: none."},
     {"revoke_all", py_revoke_all, METH_NOARGS, "No longer, anywhere."},

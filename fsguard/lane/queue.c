@@ -1,4 +1,4 @@
-/* What goes to Python: whole requests, and looks. */
+/* What goes to Python: whole requests. (What it is told of afterwards: records.c) */
 #include "lane.h"
 
 #include <errno.h>
@@ -153,91 +153,4 @@ bool queue_wait(void)
     } while (monotonic_ns() < end);
     look_ns = look_ns / 2 > WAIT_LEAST_NS ? look_ns / 2 : WAIT_LEAST_NS;
     return false;
-}
-
-/* ---- looks ----
- *
- * Python takes them before it decides anything, so a look counts for the version that there is when
- * it is taken; and one that is still to be taken need not be told twice. */
-
-static struct look looks[LOOKS];
-static atomic_uint head, tail; /* head: next to write; both only moved with the table's lock held */
-
-bool look_is_pending(unsigned number) { return number - atomic_load(&tail) < atomic_load(&head) - atomic_load(&tail); }
-
-bool look_add(struct node *node, uint32_t actor)
-{
-    if (node->look_actor == actor && look_is_pending(node->look_number))
-        return true;
-    unsigned pending = looks_pending(), number = atomic_load(&head);
-    if (pending == LOOKS)
-        return false;
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    looks[number % LOOKS] = (struct look){.node = node, .actor = actor, .time = t.tv_sec * 1000000000LL + t.tv_nsec};
-    node_hold(node);
-    node->look_actor = actor, node->look_number = number;
-    atomic_store(&head, number + 1);
-    if (pending == LOOKS / 2) /* nothing else may come for a while: let Python have a look */
-        queue_wake();
-    return true;
-}
-
-bool looks_take(struct look *look)
-{
-    if (atomic_load(&head) == atomic_load(&tail))
-        return false;
-    *look = looks[atomic_load(&tail) % LOOKS];
-    atomic_fetch_add(&tail, 1);
-    return true;
-}
-
-unsigned looks_pending(void) { return atomic_load(&head) - atomic_load(&tail); }
-
-unsigned news_pending(void) { return looks_pending() + changes_pending(); }
-
-/* ---- names whose absence somebody may look at: a set of hashes, which may say yes for nothing ---- */
-
-static uint64_t *misses;
-static unsigned miss_count;
-static bool all_misses;
-
-static uint64_t miss_hash(uint64_t parent, const char *text, size_t length)
-{
-    uint64_t h = parent * 0x9e3779b97f4a7c15ULL + 1;
-    for (size_t i = 0; i < length; i++)
-        h = (h ^ (unsigned char)text[i]) * 0x100000001b3ULL;
-    h ^= h >> 29;
-    return h ? h : 1;
-}
-
-void miss_watch(uint64_t parent, const char *text, size_t length)
-{
-    if (all_misses)
-        return;
-    if (misses == NULL)
-        misses = calloc(2 * MAX_MISSES, sizeof *misses);
-    if (misses == NULL || miss_count >= MAX_MISSES) {
-        all_misses = true;
-        return;
-    }
-    uint64_t h = miss_hash(parent, text, length);
-    unsigned at = h % (2 * MAX_MISSES);
-    while (misses[at] && misses[at] != h)
-        at = (at + 1) % (2 * MAX_MISSES);
-    if (misses[at] == 0)
-        misses[at] = h, miss_count++;
-}
-
-bool miss_watched(uint64_t parent, const char *text, size_t length)
-{
-    if (all_misses)
-        return true;
-    if (misses == NULL)
-        return false;
-    uint64_t h = miss_hash(parent, text, length);
-    unsigned at = h % (2 * MAX_MISSES);
-    while (misses[at] && misses[at] != h)
-        at = (at + 1) % (2 * MAX_MISSES);
-    return misses[at] == h;
 }

@@ -18,9 +18,12 @@
 
 enum { CACHED_DIRECTORIES = 512, TRIES = 2000 };
 
-/* Python changes a name on disk first and in the table then. What is found out in between says nothing
+/* A name is changed on disk first and in the table then. What is found out in between says nothing
  * about either: wait a moment, and look again. */
-static bool unsure(uint64_t epoch) { return epoch & 1 || atomic_load(&lane.names_epoch) != epoch; }
+static bool unsure(uint64_t epoch)
+{
+    return atomic_load(&lane.names_changing) > 0 || atomic_load(&lane.names_epoch) != epoch;
+}
 
 static void pause_briefly(void)
 {

@@ -43,7 +43,7 @@ static void step_down(void)
 
 /* ---- replies ---- */
 
-static bool reply(const struct wire_in *in, const void *data, size_t size)
+bool reply(const struct wire_in *in, const void *data, size_t size)
 {
     struct wire_out out = {.len = (uint32_t)(sizeof out + size), .unique = in->unique};
     struct iovec parts[2] = {{&out, sizeof out}, {(void *)data, size}};
@@ -55,7 +55,7 @@ static bool reply(const struct wire_in *in, const void *data, size_t size)
     return sent >= 0;
 }
 
-static void reply_error(const struct wire_in *in, int error)
+void reply_error(const struct wire_in *in, int error)
 {
     struct wire_out out = {.len = sizeof out, .error = error, .unique = in->unique};
     while (write(lane.device, &out, sizeof out) < 0 && errno == EINTR)
@@ -126,13 +126,13 @@ enum { HANDLE_BUCKETS = 4096 };
 static struct handle *handles[HANDLE_BUCKETS];
 static uint64_t next_fh = LANE_FH, handle_total;
 
-struct handle *handle_add(struct node *node, int fd, uint32_t actor)
+struct handle *handle_add(struct node *node, int fd, struct who who)
 {
     struct handle *h = calloc(1, sizeof *h);
     if (h == NULL)
         return NULL;
     h->fh = next_fh++;
-    h->node = node, h->fd = fd, h->actor = actor, h->look_number = node->look_number;
+    h->node = node, h->fd = fd, h->who = who, h->look_number = node->look_number;
     node_hold(node);
     h->chain = handles[h->fh % HANDLE_BUCKETS];
     handles[h->fh % HANDLE_BUCKETS] = h;
@@ -150,7 +150,7 @@ void handle_each(void (*each)(void *, const struct handle *), void *with)
 uint64_t handle_count(void) { return handle_total; }
 
 /* Good without the lock until its RELEASE, which the kernel sends when nothing else is under way. */
-static struct handle *handle_get(uint64_t fh)
+struct handle *handle_get(uint64_t fh)
 {
     lock();
     struct handle *h = handles[fh % HANDLE_BUCKETS];
@@ -160,7 +160,7 @@ static struct handle *handle_get(uint64_t fh)
     return h;
 }
 
-static void handle_close(uint64_t fh)
+void handle_close(uint64_t fh)
 {
     lock();
     struct handle **at = &handles[fh % HANDLE_BUCKETS];
@@ -170,6 +170,8 @@ static void handle_close(uint64_t fh)
     if (h) {
         *at = h->chain;
         handle_total--;
+        if (h->node->making == h)
+            making_done(h);
         node_release(h->node);
     }
     unlock();
@@ -191,14 +193,17 @@ void grant_revoke(struct node *node)
     for (struct grant *g; (g = node->grant) != NULL;) {
         g->over = true;
         if (!g->under_way)
-            return;
+            break;
         unlock();
         sched_yield();
         lock();
     }
+    if (node->making)
+        making_handed_over(node);
+    node->own = 0;
 }
 
-static enum verdict { DONE, FORWARD } do_write(struct wire_in *in, struct node *node, char *body, size_t size)
+static enum verdict do_write(struct wire_in *in, struct node *node, char *body, size_t size)
 {
     struct wire_write write;
     if (size < sizeof write)
@@ -236,17 +241,23 @@ static enum verdict { DONE, FORWARD } do_write(struct wire_in *in, struct node *
 
 /* ---- requests; each gets a held node and the body, and says whether Python has to go on ---- */
 
-static size_t text_of(const char *body, size_t size, size_t *length)
+bool text_of(const char *body, size_t size, size_t *length)
 {
     *length = strnlen(body, size);
     return *length < size;
+}
+
+bool name_of(const char *body, size_t size, size_t *length)
+{
+    return text_of(body, size, length) && *length && !memchr(body, '/', *length) && strcmp(body, ".") != 0
+           && strcmp(body, "..") != 0;
 }
 
 static enum verdict do_lookup(struct wire_in *in, struct node *parent, char *body, size_t size)
 {
     struct stat st;
     size_t length;
-    if (!text_of(body, size, &length))
+    if (!name_of(body, size, &length))
         return reply_error(in, -EINVAL), DONE;
     int dir = dir_acquire(parent);
     if (dir < 0)
@@ -419,8 +430,13 @@ static enum verdict do_setattr(struct wire_in *in, struct node *node, char *body
     return DONE;
 }
 
-/* What of open(2)'s flags goes on: not O_DIRECT (it needs aligned buffers). */
-enum { PASSED = O_APPEND | O_SYNC | O_DSYNC | O_NOATIME };
+/* With the lock held: a look comes, which ends what was granted, but not that the file is somebody's own. */
+static void looked_at(struct node *node, struct who who)
+{
+    uint32_t own = node->own;
+    grant_revoke(node);
+    node->own = own == who.group ? own : 0;
+}
 
 static enum verdict do_open(struct wire_in *in, struct node *node, char *body, size_t size)
 {
@@ -430,15 +446,15 @@ static enum verdict do_open(struct wire_in *in, struct node *node, char *body, s
     memcpy(&open, body, sizeof open);
     if ((open.flags & O_ACCMODE) != O_RDONLY || open.flags & O_TRUNC || node->kind != S_IFREG)
         return FORWARD;
-    uint32_t actor = thread_actor(in->pid);
-    if (actor == 0)
+    struct who who = thread_who(in->pid);
+    if (who.actor == 0)
         return FORWARD;
     int fd = node_open(node, (int)(open.flags & PASSED) | O_RDONLY);
     if (fd < 0)
         return reply_error(in, fd), DONE;
     lock();
-    grant_revoke(node);
-    struct handle *h = look_add(node, actor) ? handle_add(node, fd, actor) : NULL;
+    looked_at(node, who);
+    struct handle *h = look_add(node, who) ? handle_add(node, fd, who) : NULL;
     unlock();
     if (h == NULL) {
         close(fd);
@@ -461,15 +477,20 @@ static enum verdict do_read(struct wire_in *in, struct node *node, char *body, s
     struct handle *h = handle_get(read.fh);
     if (h == NULL || h->fd < 0)
         return reply_error(in, -EBADF), DONE;
+    if (h->made_at)
+        return FORWARD; /* a look at what is being made */
     if (!atomic_exchange(&h->has_read, true)) {
         /* Something was decided between the open and the first byte: what is seen now counts. */
-        uint32_t actor = look_is_pending(h->look_number) ? 0 : thread_actor(in->pid);
-        if (!actor && !look_is_pending(h->look_number))
-            actor = h->actor; /* a child that has the file from who opened it */
-        if (actor) {
+        struct who who = {0};
+        if (!record_is_pending(h->look_number)) {
+            who = thread_who(in->pid);
+            if (!who.actor)
+                who = h->who; /* a child that has the file from who opened it */
+        }
+        if (who.actor) {
             lock();
-            grant_revoke(node);
-            if (!look_add(node, actor))
+            looked_at(node, who);
+            if (!look_add(node, who))
                 atomic_store(&h->has_read, false);
             unlock();
         }
@@ -506,7 +527,8 @@ static enum verdict do_release(struct wire_in *in, struct node *node, char *body
     if (size < sizeof release)
         return reply_error(in, -EINVAL), DONE;
     memcpy(&release, body, sizeof release);
-    if (!(release.fh & LANE_FH))
+    struct handle *h = release.fh & LANE_FH ? handle_get(release.fh) : NULL;
+    if (!(release.fh & LANE_FH) || (h && h->pythons))
         return FORWARD;
     handle_close(release.fh);
     reply(in, NULL, 0);
@@ -621,10 +643,12 @@ static enum verdict do_access(struct wire_in *in, struct node *node, char *body,
     return DONE;
 }
 
-static enum verdict do_flush(struct wire_in *in, struct node *node, char *body, size_t size)
+/* What nobody implements; the kernel has an answer of its own, and mostly never asks again. A file is
+ * not touched by the question: Python's open() asks every one whether it is a terminal. */
+static enum verdict do_nothing(struct wire_in *in, struct node *node, char *body, size_t size)
 {
     (void)node, (void)body, (void)size;
-    reply_error(in, -ENOSYS); /* the kernel never asks again */
+    reply_error(in, -ENOSYS);
     return DONE;
 }
 
@@ -698,8 +722,11 @@ static const handler here[64] = {
     [OP_OPEN] = do_open,         [OP_READ] = do_read,             [OP_STATFS] = do_statfs,
     [OP_WRITE] = do_write,
     [OP_RELEASE] = do_release,   [OP_FSYNC] = do_fsync,           [OP_GETXATTR] = do_xattr,
-    [OP_LISTXATTR] = do_xattr,   [OP_FLUSH] = do_flush,           [OP_OPENDIR] = do_opendir,
+    [OP_LISTXATTR] = do_xattr,   [OP_FLUSH] = do_nothing,           [OP_OPENDIR] = do_opendir,
     [OP_READDIR] = do_readdir,   [OP_READDIRPLUS] = do_readdir,   [OP_RELEASEDIR] = do_releasedir,
+    [OP_CREATE] = do_create,     [OP_MKDIR] = do_mkdir,           [OP_UNLINK] = do_unlink,
+    [OP_RMDIR] = do_rmdir,       [OP_LINK] = do_link,
+    [OP_IOCTL] = do_nothing,     [OP_POLL] = do_nothing,          [OP_COPY_FILE_RANGE] = do_nothing,
     [OP_FSYNCDIR] = do_fsync,    [OP_ACCESS] = do_access,         [OP_LSEEK] = do_lseek,
 };
 
@@ -806,6 +833,7 @@ static ssize_t take_request(char *mem)
 void *serve(void *buffer)
 {
     char *mem = buffer;
+    making_thread();
     while (mem && !atomic_load(&lane.over)) {
         if (!leads)
             pthread_mutex_lock(&leading);

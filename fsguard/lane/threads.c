@@ -20,7 +20,8 @@ struct stamp {
     unsigned long long start, image;
 };
 struct known {
-    uint32_t tid, actor;
+    uint32_t tid;
+    struct who who;
     int stat;
     struct stamp stamp;
     int64_t until;
@@ -56,7 +57,7 @@ static bool read_stamp(int fd, struct stamp *stamp)
     return stamp->start != 0;
 }
 
-bool thread_know(uint32_t tid, uint32_t actor, int64_t for_ns)
+bool thread_know(uint32_t tid, struct who who, int64_t for_ns)
 {
     char path[40];
     struct stamp stamp;
@@ -73,28 +74,28 @@ bool thread_know(uint32_t tid, uint32_t actor, int64_t for_ns)
     struct known *k = &known[tid % KNOWN];
     pthread_mutex_lock(&known_lock);
     drop(k);
-    *k = (struct known){.tid = tid, .actor = actor, .stat = fd, .stamp = stamp, .until = monotonic_ns() + for_ns};
+    *k = (struct known){.tid = tid, .who = who, .stat = fd, .stamp = stamp, .until = monotonic_ns() + for_ns};
     pthread_mutex_unlock(&known_lock);
     return true;
 }
 
-uint32_t thread_actor(uint32_t tid)
+struct who thread_who(uint32_t tid)
 {
     struct known *k = &known[tid % KNOWN];
     struct stamp now;
-    uint32_t actor = 0;
+    struct who who = {0};
     if (tid == 0)
-        return 0;
+        return who;
     pthread_mutex_lock(&known_lock);
     if (k->tid == tid) {
         if (monotonic_ns() < k->until && read_stamp(k->stat, &now) && now.start == k->stamp.start
             && now.image == k->stamp.image)
-            actor = k->actor;
+            who = k->who;
         else
             drop(k);
     }
     pthread_mutex_unlock(&known_lock);
-    return actor;
+    return who;
 }
 
 void threads_forget(bool expired_only)

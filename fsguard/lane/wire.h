@@ -5,10 +5,12 @@
 #include <stdint.h>
 
 enum opcode {
-    OP_LOOKUP = 1, OP_FORGET = 2, OP_GETATTR = 3, OP_SETATTR = 4, OP_OPEN = 14, OP_READ = 15,
+    OP_LOOKUP = 1, OP_FORGET = 2, OP_GETATTR = 3, OP_SETATTR = 4, OP_MKDIR = 9, OP_UNLINK = 10,
+    OP_RMDIR = 11, OP_LINK = 13, OP_OPEN = 14, OP_READ = 15, OP_CREATE = 35,
     OP_STATFS = 17, OP_RELEASE = 18, OP_FSYNC = 20, OP_GETXATTR = 22, OP_LISTXATTR = 23, OP_FLUSH = 25,
     OP_OPENDIR = 27, OP_READDIR = 28, OP_RELEASEDIR = 29, OP_FSYNCDIR = 30, OP_ACCESS = 34,
     OP_WRITE = 16, OP_INTERRUPT = 36, OP_BATCH_FORGET = 42, OP_READDIRPLUS = 44, OP_LSEEK = 46,
+    OP_IOCTL = 39, OP_POLL = 40, OP_COPY_FILE_RANGE = 47,
 };
 
 struct wire_in {
@@ -51,6 +53,15 @@ enum { SET_MODE = 1, SET_UID = 2, SET_GID = 4, SET_SIZE = 8, SET_ATIME = 16, SET
        SET_ATIME_NOW = 128, SET_MTIME_NOW = 256, SET_CTIME = 1024, SET_KILL_SUIDGID = 2048 };
 struct wire_open {
     uint32_t flags, open_flags;
+};
+struct wire_create {
+    uint32_t flags, mode, umask, open_flags;
+};
+struct wire_mkdir {
+    uint32_t mode, umask;
+};
+struct wire_link {
+    uint64_t oldnodeid;
 };
 struct wire_open_out {
     uint64_t fh;

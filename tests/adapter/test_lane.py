@@ -11,7 +11,6 @@ import os
 import stat
 import struct
 import subprocess
-import threading
 import time
 from collections.abc import Callable
 from errno import EINVAL, ENODATA, ENOENT, ENOSYS, ERANGE, ESTALE
@@ -26,58 +25,34 @@ from tests.kit import kernel as k
 from tests.kit.abilities import lacking
 from tests.kit.kernel import Kernel, entry_of
 
-ME = threading.get_native_id
-
-
-@pytest.fixture(scope="module")
-def kernel(tmp_path_factory: pytest.TempPathFactory) -> Kernel:
-    return Kernel(str(tmp_path_factory.mktemp("lane")))
-
-
-@pytest.fixture
-def root(kernel: Kernel, request: pytest.FixtureRequest) -> Path:
-    """A directory of the test's own; its name is the first component of every path."""
-    path = Path(kernel.root, str(abs(hash(request.node.name))))
-    path.mkdir()
-    return path
-
-
-def rel(kernel: Kernel, path: Path) -> str:
-    return os.path.relpath(path, kernel.root)
-
-
-def known(actor: int) -> None:
-    assert engine.know(ME(), actor, 60.0), "this kernel has no pidfds of threads"
-
-
 # ---- names and lifetimes ----
 
 
 def test_a_node_lives_until_as_many_lookups_are_given_back(kernel: Kernel, root: Path) -> None:
     (root / "f").write_text("hello")
     before = engine.load()["nodes"]
-    first, second = kernel.lookup(rel(kernel, root / "f")), kernel.lookup(rel(kernel, root / "f"))
+    first, second = kernel.lookup(kernel.rel(root / "f")), kernel.lookup(kernel.rel(root / "f"))
     assert first == second and engine.load()["nodes"] == before + 2
     kernel.forget(first)
     assert engine.state(first)[0] == 1
     kernel.forget(first)
     assert kernel.getattr(first).error == ESTALE
-    kernel.forget(kernel.lookup(rel(kernel, root)), 3)
+    kernel.forget(kernel.lookup(kernel.rel(root)), 3)
     assert engine.load()["nodes"] == before
 
 
 def test_children_keep_their_directory_alive(kernel: Kernel, root: Path) -> None:
     (root / "a" / "b").mkdir(parents=True)
-    node = kernel.lookup(rel(kernel, root / "a" / "b"))
+    node = kernel.lookup(kernel.rel(root / "a" / "b"))
     a = engine.names(node)[0][0]
     kernel.forget(a)
-    assert engine.paths(node) == (os.fsencode(rel(kernel, root / "a" / "b")),)
+    assert engine.paths(node) == (os.fsencode(kernel.rel(root / "a" / "b")),)
     kernel.forget(node)
     assert engine.hold(a) is None
 
 
 def test_an_inode_number_that_comes_back_is_another_file(kernel: Kernel, root: Path) -> None:
-    parent = kernel.lookup(rel(kernel, root))
+    parent = kernel.lookup(kernel.rel(root))
     seen = set()
     for i in range(20):
         since = engine.next_id()
@@ -96,39 +71,39 @@ def test_hard_links_are_one_node_with_all_its_names(kernel: Kernel, root: Path) 
     (root / "b").hardlink_to(root / "a")
     (root / "d").mkdir()
     (root / "d" / "c").hardlink_to(root / "a")
-    nodes = {kernel.lookup(rel(kernel, root / name)) for name in ("a", "b", "d/c")}
+    nodes = {kernel.lookup(kernel.rel(root / name)) for name in ("a", "b", "d/c")}
     assert len(nodes) == 1
-    names = {os.fsencode(rel(kernel, root / n)) for n in ("a", "b", "d/c")}
+    names = {os.fsencode(kernel.rel(root / n)) for n in ("a", "b", "d/c")}
     assert set(engine.paths(nodes.pop())) == names
 
 
 def test_a_name_that_lies_is_dropped_and_the_others_serve(kernel: Kernel, root: Path) -> None:
     (root / "a").write_text("same")
     (root / "b").hardlink_to(root / "a")
-    node = kernel.lookup(rel(kernel, root / "a"))
-    assert kernel.lookup(rel(kernel, root / "b")) == node
+    node = kernel.lookup(kernel.rel(root / "a"))
+    assert kernel.lookup(kernel.rel(root / "b")) == node
     (root / "a").unlink()
     (root / "a").write_text("another file")
     assert k.attr_of(kernel.getattr(node).body, 16).size == 4
-    assert engine.paths(node) == (os.fsencode(rel(kernel, root / "b")),)
+    assert engine.paths(node) == (os.fsencode(kernel.rel(root / "b")),)
 
 
 def test_a_directory_moved_behind_its_back(kernel: Kernel, root: Path) -> None:
     (root / "a" / "deep").mkdir(parents=True)
-    deep = kernel.lookup(rel(kernel, root / "a" / "deep"))
+    deep = kernel.lookup(kernel.rel(root / "a" / "deep"))
     (root / "a").rename(root / "z")
     assert kernel.getattr(deep).error in (0, ESTALE)  # the descriptor may have been open already
-    assert kernel.lookup(rel(kernel, root / "z" / "deep")) == deep
-    assert engine.paths(deep) == (os.fsencode(rel(kernel, root / "z" / "deep")),)
+    assert kernel.lookup(kernel.rel(root / "z" / "deep")) == deep
+    assert engine.paths(deep) == (os.fsencode(kernel.rel(root / "z" / "deep")),)
 
 
 def test_a_directory_that_swallows_its_parent(kernel: Kernel, root: Path) -> None:
     (root / "a" / "b").mkdir(parents=True)
-    kernel.lookup(rel(kernel, root / "a" / "b"))
+    kernel.lookup(kernel.rel(root / "a" / "b"))
     (root / "a" / "b").rename(root / "b")
     (root / "a").rename(root / "b" / "a")
-    inner = kernel.lookup(rel(kernel, root / "b" / "a"))
-    assert engine.paths(inner) == (os.fsencode(rel(kernel, root / "b" / "a")),)
+    inner = kernel.lookup(kernel.rel(root / "b" / "a"))
+    assert engine.paths(inner) == (os.fsencode(kernel.rel(root / "b" / "a")),)
     assert not kernel.getattr(inner).error
 
 
@@ -136,10 +111,10 @@ def test_a_symlink_in_a_directorys_place_is_not_followed(kernel: Kernel, root: P
     (root / "d").mkdir()
     (root / "d" / "f").write_text("inside")
     (tmp_path / "f").write_text("outside!")
-    node = kernel.lookup(rel(kernel, root / "d" / "f"))
+    node = kernel.lookup(kernel.rel(root / "d" / "f"))
     for _ in range(600):  # more directories than are kept open
         (root / f"x{_}").mkdir()
-        kernel.ask(k.OPENDIR, kernel.lookup(rel(kernel, root / f"x{_}")), struct.pack("=II", 0, 0))
+        kernel.ask(k.OPENDIR, kernel.lookup(kernel.rel(root / f"x{_}")), struct.pack("=II", 0, 0))
     (root / "d").rename(root / "gone")
     (root / "d").symlink_to(tmp_path)
     reply = kernel.getattr(node)
@@ -148,7 +123,7 @@ def test_a_symlink_in_a_directorys_place_is_not_followed(kernel: Kernel, root: P
 
 def test_what_is_unlinked_and_pinned_is_still_there(kernel: Kernel, root: Path) -> None:
     (root / "f").write_text("still")
-    parent, node = kernel.lookup(rel(kernel, root)), kernel.lookup(rel(kernel, root / "f"))
+    parent, node = kernel.lookup(kernel.rel(root)), kernel.lookup(kernel.rel(root / "f"))
     assert engine.pin(node) == 0
     (root / "f").unlink()
     engine.remove_name(node, parent, b"f")
@@ -167,7 +142,7 @@ def test_attributes_as_the_directory_has_them(kernel: Kernel, root: Path) -> Non
     (root / "f").write_bytes(b"x" * 4321)
     os.chmod(root / "f", 0o640)
     os.utime(root / "f", ns=(10**18, 10**18 + 7))
-    reply = kernel.ask(k.LOOKUP, kernel.lookup(rel(kernel, root)), b"f\0")
+    reply = kernel.ask(k.LOOKUP, kernel.lookup(kernel.rel(root)), b"f\0")
     assert reply is not None
     _, attr = entry_of(reply.body)
     st = (root / "f").stat()
@@ -178,7 +153,7 @@ def test_attributes_as_the_directory_has_them(kernel: Kernel, root: Path) -> Non
 
 def test_chmod_and_times_need_no_decision_but_a_size_does(kernel: Kernel, root: Path) -> None:
     (root / "f").write_text("abc")
-    node = kernel.lookup(rel(kernel, root / "f"))
+    node = kernel.lookup(kernel.rel(root / "f"))
 
     def setattr_(valid: int, **fields: int) -> k.Reply | None:
         v = {"size": 0, "mtime": 0, "mode": 0, **fields}
@@ -196,7 +171,7 @@ def test_a_listing_is_complete_and_counts_lookups(kernel: Kernel, root: Path) ->
     names = {f"name-{i}-{'x' * (i % 90)}" for i in range(300)} | {"nl\nname", "\udcff"}
     for name in names:
         (root / name).touch()
-    node = kernel.lookup(rel(kernel, root))
+    node = kernel.lookup(kernel.rel(root))
     found = kernel.listing(node)
     assert {n for n, _ in found} == names | {".", ".."} and len(found) == len(names) + 2
     assert all(engine.state(id_)[0] == 1 for n, id_ in found if n not in (".", ".."))
@@ -209,20 +184,20 @@ def test_a_listing_is_complete_and_counts_lookups(kernel: Kernel, root: Path) ->
 def test_what_is_missing_is_said_to_be_missing_and_watched_names_go_to_python(
     kernel: Kernel, root: Path
 ) -> None:
-    parent = kernel.lookup(rel(kernel, root))
+    parent = kernel.lookup(kernel.rel(root))
     reply = kernel.ask(k.LOOKUP, parent, b"nothing\0")
     assert reply is not None and not reply.error and entry_of(reply.body + bytes(88))[0] == 0
     engine.watch_miss(parent, b"watched")
     assert kernel.ask(k.LOOKUP, parent, b"watched\0") is None
     (root / "watched").touch()
-    assert kernel.lookup(rel(kernel, root / "watched"))
+    assert kernel.lookup(kernel.rel(root / "watched"))
 
 
 def test_extended_attributes(kernel: Kernel, root: Path) -> None:
     (root / "f").touch()
     os.setxattr(root / "f", "user.a", b"value")
     os.setxattr(root / "f", "user.fsguard.own", b"behind the mount")
-    node = kernel.lookup(rel(kernel, root / "f"))
+    node = kernel.lookup(kernel.rel(root / "f"))
 
     def get(name: bytes, size: int) -> k.Reply | None:
         return kernel.ask(k.GETXATTR, node, struct.pack("=II", size, 0) + name + b"\0")
@@ -247,66 +222,66 @@ def test_flush_is_answered_for_good(kernel: Kernel, root: Path) -> None:
 
 def test_an_unknown_thread_is_pythons(kernel: Kernel, root: Path) -> None:
     (root / "f").write_text("x")
-    node = kernel.lookup(rel(kernel, root / "f"))
+    node = kernel.lookup(kernel.rel(root / "f"))
     engine.forget_threads(False)
-    assert kernel.open(node, ME()) is None
-    known(7)
-    assert kernel.open(node, ME(), os.O_RDWR) is None, "may write"
-    assert kernel.open(node, ME(), os.O_RDONLY | os.O_TRUNC) is None
-    fh = kernel.open(node, ME())
+    assert kernel.open(node, k.ME()) is None
+    k.known(7)
+    assert kernel.open(node, k.ME(), os.O_RDWR) is None, "may write"
+    assert kernel.open(node, k.ME(), os.O_RDONLY | os.O_TRUNC) is None
+    fh = kernel.open(node, k.ME())
     assert fh is not None and kernel.read(node, fh, 10) == b"x"
     kernel.release(node, fh)
-    engine.take_looks()
+    engine.take_records()
 
 
 def test_looks_are_told_once_until_they_are_taken(kernel: Kernel, root: Path) -> None:
     (root / "f").write_text("x")
-    node, path = kernel.lookup(rel(kernel, root / "f")), os.fsencode(rel(kernel, root / "f"))
-    engine.take_looks()
-    known(7)
+    node, path = kernel.lookup(kernel.rel(root / "f")), os.fsencode(kernel.rel(root / "f"))
+    engine.take_records()
+    k.known(7)
     for _ in range(5):
-        fh = kernel.open(node, ME())
+        fh = kernel.open(node, k.ME())
         assert fh is not None
         kernel.release(node, fh)
-    assert [(actor, paths) for actor, paths, _ in engine.take_looks()] == [(7, (path,))]
-    fh = kernel.open(node, ME())
+    assert [record[1:3] for record in engine.take_records()] == [(7, (path,))]
+    fh = kernel.open(node, k.ME())
     assert fh is not None
-    known(8)
-    other = kernel.open(node, ME())
+    k.known(8)
+    other = kernel.open(node, k.ME())
     assert other is not None
-    assert [actor for actor, _, _ in engine.take_looks()] == [7, 8]
+    assert [record[1] for record in engine.take_records()] == [7, 8]
     for handle in (fh, other):
         kernel.release(node, handle)
 
 
 def test_who_reads_first_after_a_decision_looks_again(kernel: Kernel, root: Path) -> None:
     (root / "f").write_text("x")
-    node = kernel.lookup(rel(kernel, root / "f"))
-    known(7)
-    fh = kernel.open(node, ME())
+    node = kernel.lookup(kernel.rel(root / "f"))
+    k.known(7)
+    fh = kernel.open(node, k.ME())
     assert fh is not None
-    assert len(engine.take_looks()) == 1
-    header_pid = kernel.ask(k.READ, node, struct.pack("=QQIIQII", fh, 0, 10, 0, 0, 0, 0), pid=ME())
+    assert len(engine.take_records()) == 1
+    header_pid = kernel.ask(k.READ, node, struct.pack("=QQIIQII", fh, 0, 10, 0, 0, 0, 0), pid=k.ME())
     assert header_pid and header_pid.body == b"x"
-    assert [actor for actor, _, _ in engine.take_looks()] == [7]
-    kernel.ask(k.READ, node, struct.pack("=QQIIQII", fh, 0, 10, 0, 0, 0, 0), pid=ME())
-    assert engine.take_looks() == []
+    assert [record[1] for record in engine.take_records()] == [7]
+    kernel.ask(k.READ, node, struct.pack("=QQIIQII", fh, 0, 10, 0, 0, 0, 0), pid=k.ME())
+    assert engine.take_records() == []
     kernel.release(node, fh)
 
 
 def test_a_look_names_the_file_as_it_is_called_now(kernel: Kernel, root: Path) -> None:
     (root / "f").write_text("x")
-    node, parent = kernel.lookup(rel(kernel, root / "f")), kernel.lookup(rel(kernel, root))
-    engine.take_looks()
-    known(7)
-    fh = kernel.open(node, ME())
+    node, parent = kernel.lookup(kernel.rel(root / "f")), kernel.lookup(kernel.rel(root))
+    engine.take_records()
+    k.known(7)
+    fh = kernel.open(node, k.ME())
     (root / "f").rename(root / "g")
     engine.remove_name(node, parent, b"f")
     engine.add_name(node, parent, b"g")
     kernel.release(node, fh or 0)
     kernel.forget(node, 1)
-    looks = engine.take_looks()
-    assert [paths for _, paths, _ in looks] == [(os.fsencode(rel(kernel, root / "g")),)]
+    looks = engine.take_records()
+    assert [record[2] for record in looks] == [(os.fsencode(kernel.rel(root / "g")),)]
 
 
 def test_a_thread_that_has_ended_or_executed_something_is_unknown(kernel: Kernel, root: Path) -> None:
@@ -314,12 +289,12 @@ def test_a_thread_that_has_ended_or_executed_something_is_unknown(kernel: Kernel
     import sys
 
     (root / "f").write_text("x")
-    node = kernel.lookup(rel(kernel, root / "f"))
+    node = kernel.lookup(kernel.rel(root / "f"))
     script = "import os; print(1, flush=True); os.read(0, 3); os.execvp('cat', ['cat'])"
     process = subprocess.Popen([sys.executable, "-c", script], stdin=-1, stdout=-1, text=True)
     assert process.stdin and process.stdout
     assert process.stdout.readline() == "1\n"
-    assert engine.know(process.pid, 9, 60.0)
+    assert engine.know(process.pid, 9, 0, 60.0)
     fh = kernel.open(node, process.pid)
     assert fh is not None
     kernel.release(node, fh)
@@ -327,28 +302,28 @@ def test_a_thread_that_has_ended_or_executed_something_is_unknown(kernel: Kernel
     process.stdin.flush()
     assert process.stdout.readline() == "through cat\n"
     assert kernel.open(node, process.pid) is None, "it is another program now"
-    assert engine.know(process.pid, 9, 60.0)
+    assert engine.know(process.pid, 9, 0, 60.0)
     process.stdin.close()
     process.wait()
     assert kernel.open(node, process.pid) is None, "it has ended"
-    engine.take_looks()
+    engine.take_records()
 
 
 def test_more_looks_than_room_go_to_python(kernel: Kernel, root: Path) -> None:
     for i in range(300):
         (root / str(i)).touch()
-    nodes = [id_ for name, id_ in kernel.listing(kernel.lookup(rel(kernel, root))) if name.isdigit()]
-    engine.take_looks()
-    known(1)
+    nodes = [id_ for name, id_ in kernel.listing(kernel.lookup(kernel.rel(root))) if name.isdigit()]
+    engine.take_records()
+    k.known(1)
     asked = 0
     for actor in range(1, 32):
-        known(actor)
+        k.known(actor)
         for node in nodes:
-            fh = kernel.open(node, ME())
+            fh = kernel.open(node, k.ME())
             asked += fh is None
             if fh is not None:
                 kernel.release(node, fh)
-    assert asked == 31 * 300 - 8192 == 31 * 300 - len(engine.take_looks())
+    assert asked == 31 * 300 - 8192 == 31 * 300 - len(engine.take_records())
 
 
 # ---- granted writes ----
@@ -356,32 +331,32 @@ def test_more_looks_than_room_go_to_python(kernel: Kernel, root: Path) -> None:
 
 def test_a_granted_write_lands_and_anything_else_takes_the_grant_back(kernel: Kernel, root: Path) -> None:
     (root / "f").write_bytes(b"..........")
-    node = kernel.lookup(rel(kernel, root / "f"))
+    node = kernel.lookup(kernel.rel(root / "f"))
     fd = os.open(root / "f", os.O_RDWR)
     try:
-        assert kernel.write(node, 5, b"AA", 0, pid=ME()) is None
-        engine.grant(node, 5, fd, ME(), False, 60.0)
-        assert kernel.write(node, 6, b"AA", 0, pid=ME()) is None, "another handle"
-        engine.grant(node, 5, fd, ME(), False, 60.0)
-        assert kernel.write(node, 5, b"AA", 0, pid=ME() + 1) is None, "another thread"
-        assert kernel.write(node, 5, b"AA", 0, pid=ME()) is None, "which took it back"
-        engine.grant(node, 5, fd, ME(), False, 60.0)
-        reply = kernel.write(node, 5, b"BB", 4, pid=ME())
+        assert kernel.write(node, 5, b"AA", 0, pid=k.ME()) is None
+        engine.grant(node, 5, fd, k.ME(), False, 60.0)
+        assert kernel.write(node, 6, b"AA", 0, pid=k.ME()) is None, "another handle"
+        engine.grant(node, 5, fd, k.ME(), False, 60.0)
+        assert kernel.write(node, 5, b"AA", 0, pid=k.ME() + 1) is None, "another thread"
+        assert kernel.write(node, 5, b"AA", 0, pid=k.ME()) is None, "which took it back"
+        engine.grant(node, 5, fd, k.ME(), False, 60.0)
+        reply = kernel.write(node, 5, b"BB", 4, pid=k.ME())
         assert reply and struct.unpack_from("=I", reply.body)[0] == 2
         assert (root / "f").read_bytes() == b"....BB...."
-        assert kernel.write(node, 5, b"CC", 0, pid=ME(), flags=os.O_WRONLY | os.O_APPEND) is None
-        engine.grant(node, 5, fd, ME(), False, 60.0)
-        known(3)
-        fh = kernel.open(node, ME())
-        assert kernel.write(node, 5, b"CC", 0, pid=ME()) is None, "somebody has looked"
-        engine.grant(node, 5, fd, ME(), False, 60.0)
+        assert kernel.write(node, 5, b"CC", 0, pid=k.ME(), flags=os.O_WRONLY | os.O_APPEND) is None
+        engine.grant(node, 5, fd, k.ME(), False, 60.0)
+        k.known(3)
+        fh = kernel.open(node, k.ME())
+        assert kernel.write(node, 5, b"CC", 0, pid=k.ME()) is None, "somebody has looked"
+        engine.grant(node, 5, fd, k.ME(), False, 60.0)
         engine.revoke_all()
-        assert kernel.write(node, 5, b"CC", 0, pid=ME()) is None
-        engine.grant(node, 5, fd, ME(), False, 0.0)
-        assert kernel.write(node, 5, b"CC", 0, pid=ME()) is None, "its time was over"
+        assert kernel.write(node, 5, b"CC", 0, pid=k.ME()) is None
+        engine.grant(node, 5, fd, k.ME(), False, 0.0)
+        assert kernel.write(node, 5, b"CC", 0, pid=k.ME()) is None, "its time was over"
         assert engine.revoke(node) == 0.0
         kernel.release(node, fh or 0)
-        engine.take_looks()
+        engine.take_records()
     finally:
         os.close(fd)
 
@@ -391,7 +366,7 @@ def test_a_granted_write_lands_and_anything_else_takes_the_grant_back(kernel: Ke
 
 def test_who_goes_on_in_a_listing_misses_nothing_and_meets_nothing_twice(kernel: Kernel, root: Path) -> None:
     """Two read one directory, page by page, while names come and go; no handle tells them apart."""
-    node = kernel.lookup(rel(kernel, root))
+    node = kernel.lookup(kernel.rel(root))
     stay = {f"stay{i}" for i in range(120)}
     for name in stay | {f"go{i}" for i in range(60)}:
         (root / name).touch()
@@ -418,14 +393,14 @@ def test_who_goes_on_in_a_listing_misses_nothing_and_meets_nothing_twice(kernel:
 def test_a_position_in_a_listing_stays_good(kernel: Kernel, root: Path) -> None:
     for i in range(200):
         (root / f"f{i}").touch()
-    node = kernel.lookup(rel(kernel, root))
+    node = kernel.lookup(kernel.rel(root))
     first, offset = kernel.page(node, 0, 4096)
     rest, _ = kernel.page(node, offset, 1 << 20)
     for i in range(100):  # so many others are read meanwhile that this one is not kept
         other = root / f"d{i}"
         other.mkdir()
         (other / "x").touch()
-        kernel.page(kernel.lookup(rel(kernel, other)), 0, 300)
+        kernel.page(kernel.lookup(kernel.rel(other)), 0, 300)
     again, _ = kernel.page(node, offset, 1 << 20)
     names = {n for n, _ in again if n[0] == "f"}
     assert names == {n for n, _ in rest} and not names & {n for n, _ in first}
@@ -464,7 +439,7 @@ def changes(kernel: Kernel, least: int) -> list[tuple[int, bytes | None, bytes |
 
 def test_what_another_process_does_is_told_to_the_kernel_and_to_python(kernel: Kernel, root: Path) -> None:
     need_watch()
-    parent = kernel.lookup(rel(kernel, root))
+    parent = kernel.lookup(kernel.rel(root))
     assert kernel.ask(k.LOOKUP, parent, b"new\0") is not None
     kernel.notices.clear()
     engine.take_changes()
@@ -473,9 +448,9 @@ def test_what_another_process_does_is_told_to_the_kernel_and_to_python(kernel: K
     noticed(kernel, lambda: entry in kernel.notices)
     noticed(kernel, lambda: (2, struct.pack("=Qqq", parent, 0, 0)) in kernel.notices)
     mask, path, target, pid, at = changes(kernel, 1)[0]
-    assert mask & 0x100 and path == os.fsencode(rel(kernel, root / "new")) and target is None
+    assert mask & 0x100 and path == os.fsencode(kernel.rel(root / "new")) and target is None
     assert pid > 0 and pid != os.getpid() and abs(time.time() - at) < 60
-    node = kernel.lookup(rel(kernel, root / "new"))
+    node = kernel.lookup(kernel.rel(root / "new"))
     kernel.notices.clear()
     child("sh", "-c", f"echo more >> {root / 'new'}")
     noticed(kernel, lambda: (2, struct.pack("=Qqq", node, 0, 0)) in kernel.notices)
@@ -483,12 +458,12 @@ def test_what_another_process_does_is_told_to_the_kernel_and_to_python(kernel: K
     noticed(kernel, lambda: not engine.paths(node))
     moved = [c for c in changes(kernel, 2) if c[0] & 0x10000000]
     assert [os.path.basename(p or b"") for c in moved for p in c[1:3]] == [b"new", b"newer"]
-    assert kernel.lookup(rel(kernel, root / "newer")) == node
+    assert kernel.lookup(kernel.rel(root / "newer")) == node
 
 
 def test_what_we_do_is_no_news(kernel: Kernel, root: Path) -> None:
     need_watch()
-    kernel.lookup(rel(kernel, root))
+    kernel.lookup(kernel.rel(root))
     kernel.getattr(1)
     before = engine.watch_load()
     engine.take_changes()
@@ -506,7 +481,7 @@ def test_directories_that_are_forgotten_are_watched_no_more(kernel: Kernel, root
     nodes = []
     for i in range(20):
         (root / f"d{i}").mkdir()
-        nodes.append(kernel.lookup(rel(kernel, root / f"d{i}")))
+        nodes.append(kernel.lookup(kernel.rel(root / f"d{i}")))
     parent = engine.names(nodes[0])[0][0]
     assert engine.watch_load()["directories"] == before + 21
     for node in nodes:
@@ -514,10 +489,10 @@ def test_directories_that_are_forgotten_are_watched_no_more(kernel: Kernel, root
     assert engine.watch_load()["directories"] == before + 1
     kernel.forget(parent, 20)
     assert engine.watch_load()["directories"] == before
-    node = kernel.lookup(rel(kernel, root / "d3"))  # known again: watched again
+    node = kernel.lookup(kernel.rel(root / "d3"))  # known again: watched again
     engine.take_changes()
     child("touch", str(root / "d3" / "x"))
-    assert changes(kernel, 1)[0][1] == os.fsencode(rel(kernel, root / "d3" / "x"))
+    assert changes(kernel, 1)[0][1] == os.fsencode(kernel.rel(root / "d3" / "x"))
     kernel.forget(node)
 
 
@@ -525,7 +500,7 @@ def test_too_many_changes_to_hear_of(kernel: Kernel, root: Path) -> None:
     """All that the kernel was told is taken back: every name and every node."""
     need_watch()
     (root / "f").touch()
-    parent, node = kernel.lookup(rel(kernel, root)), kernel.lookup(rel(kernel, root / "f"))
+    parent, node = kernel.lookup(kernel.rel(root)), kernel.lookup(kernel.rel(root / "f"))
     kernel.notices.clear()
     engine.take_changes()
     assert engine.watch_events(struct.pack("=IBBHQii", 24, 3, 0, 24, 0x4000, -1, 0))
@@ -615,7 +590,7 @@ def test_no_request_ends_it(kernel: Kernel, requests: list, mangled: list) -> No
 )
 def test_a_cut_off_request_is_invalid(kernel: Kernel, root: Path, opcode: int) -> None:
     (root / "f").touch()
-    node = kernel.lookup(rel(kernel, root / "f"))
+    node = kernel.lookup(kernel.rel(root / "f"))
     reply = kernel.ask(opcode, node, b"\0\0")
     assert reply is not None and reply.error == EINVAL
     name = kernel.ask(k.LOOKUP, 1, b"no end")
@@ -623,7 +598,7 @@ def test_a_cut_off_request_is_invalid(kernel: Kernel, root: Path, opcode: int) -
 
 
 def test_names_of_any_length(kernel: Kernel, root: Path) -> None:
-    parent = kernel.lookup(rel(kernel, root))
+    parent = kernel.lookup(kernel.rel(root))
     for length in (255, 256, 4000):
         reply = kernel.ask(k.LOOKUP, parent, b"n" * length + b"\0")
         assert reply is not None and (reply.error != ENOENT)
@@ -631,7 +606,7 @@ def test_names_of_any_length(kernel: Kernel, root: Path) -> None:
 
 def test_a_name_longer_than_this_filesystem_allows(kernel: Kernel, root: Path) -> None:
     """Others allow it: 255 characters of UTF-16 are up to 765 bytes."""
-    parent, st = kernel.lookup(rel(kernel, root)), root.stat()
+    parent, st = kernel.lookup(kernel.rel(root)), root.stat()
     mode = stat.S_IFREG | 0o644
     node = engine.enter(parent, b"x" * 765, st.st_dev, 2**40, mode, 1, engine.next_id())
     assert node and engine.paths(node)[0].endswith(b"x" * 765)
@@ -645,9 +620,9 @@ def test_many_threads_at_once(kernel: Kernel, root: Path) -> None:
     for i in range(50):
         (root / f"d{i}").mkdir()
         (root / f"d{i}" / "f").write_text(str(i))
-    parent = kernel.lookup(rel(kernel, root))
+    parent = kernel.lookup(kernel.rel(root))
     for i in range(50):
-        assert kernel.lookup(rel(kernel, root / f"d{i}"))
+        assert kernel.lookup(kernel.rel(root / f"d{i}"))
     uniques = []
     for round_ in range(40):
         for i in range(50):
@@ -662,5 +637,5 @@ def test_many_threads_at_once(kernel: Kernel, root: Path) -> None:
         kernel.reply(unique)
     for i in range(40):
         assert engine.child(parent, b"d%d" % i) == 0
-        node = kernel.lookup(rel(kernel, root / f"moved{i}"))
-        assert engine.paths(node) == (os.fsencode(rel(kernel, root / f"moved{i}")),)
+        node = kernel.lookup(kernel.rel(root / f"moved{i}"))
+        assert engine.paths(node) == (os.fsencode(kernel.rel(root / f"moved{i}")),)

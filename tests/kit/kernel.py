@@ -11,14 +11,18 @@ import os
 import select
 import socket
 import struct
+import threading
 import time
 from dataclasses import dataclass
 
 from fsguard.lane import engine
 
-__all__ = ["LOOKUP", "Kernel", "Reply", "attr_of", "entry_of"]
+__all__ = ["LOOKUP", "ME", "Kernel", "Reply", "attr_of", "entry_of", "known"]
+
+ME = threading.get_native_id
 
 LOOKUP, FORGET, GETATTR, SETATTR, OPEN, READ, WRITE, STATFS = 1, 2, 3, 4, 14, 15, 16, 17
+MKDIR, UNLINK, RMDIR, LINK = 9, 10, 11, 13
 RELEASE, FSYNC, GETXATTR, LISTXATTR, FLUSH, OPENDIR, READDIR, RELEASEDIR = 18, 20, 22, 23, 25, 27, 28, 29
 FSYNCDIR, ACCESS, CREATE, BATCH_FORGET, READDIRPLUS, LSEEK = 30, 34, 35, 42, 44, 46
 _HEADER = struct.Struct("=IIQQIIIHH")
@@ -26,6 +30,11 @@ _OUT = struct.Struct("=IiQ")
 _ENTRY = struct.Struct("=QQQQII")
 _ATTR = struct.Struct("=QQQQQQIIIIIIIIII")
 SECONDS = 10.0
+
+
+def known(actor: int, group: int = 0) -> None:
+    """This thread is that actor's from now on."""
+    assert engine.know(ME(), actor, group, 60.0)
 
 
 @dataclass
@@ -80,10 +89,12 @@ class Kernel:
         self._unique = 0
         self._replies: dict[int, Reply] = {}
 
-    def send(self, opcode: int, node: int, body: bytes = b"", *, pid: int = 0, uid: int = 0) -> int:
+    def send(
+        self, opcode: int, node: int, body: bytes = b"", *, pid: int = 0, uid: int = 0, gid: int = 0
+    ) -> int:
         """The request's number; nothing is waited for."""
         self._unique += 2
-        header = _HEADER.pack(_HEADER.size + len(body), opcode, self._unique, node, uid, 0, pid, 0, 0)
+        header = _HEADER.pack(_HEADER.size + len(body), opcode, self._unique, node, uid, gid, pid, 0, 0)
         self._socket.send(header + body)
         return self._unique
 
@@ -113,6 +124,10 @@ class Kernel:
 
     def ask(self, opcode: int, node: int, body: bytes = b"", **who: int) -> Reply | None:
         return self.reply(self.send(opcode, node, body, **who))
+
+    def rel(self, path: os.PathLike[str]) -> str:
+        """The path as the lane's own records name it."""
+        return os.path.relpath(path, self.root)
 
     # ---- the usual ones ----
 
@@ -159,6 +174,35 @@ class Kernel:
         return self.ask(
             WRITE, node, struct.pack("=QQIIQII", fh, offset, len(data), 0, 0, flags, 0) + data, pid=pid
         )
+
+    def create(
+        self,
+        parent: int,
+        name: bytes,
+        mode: int = 0o644,
+        flags: int = os.O_WRONLY | os.O_CREAT | os.O_EXCL,
+        umask: int = 0o022,
+        **who: int,
+    ) -> Reply | None:
+        return self.ask(CREATE, parent, struct.pack("=IIII", flags, mode, umask, 0) + name + b"\0", **who)
+
+    def made(self, parent: int, name: bytes, **how: int) -> tuple[int, int]:
+        """(node, handle) of a file that the lane has made."""
+        reply = self.create(parent, name, pid=ME(), **how)
+        assert reply is not None and not reply.error, reply
+        return entry_of(reply.body)[0], int(struct.unpack_from("=Q", reply.body, 128)[0])
+
+    def mkdir(self, parent: int, name: bytes, mode: int = 0o755, umask: int = 0, **who: int) -> Reply | None:
+        return self.ask(MKDIR, parent, struct.pack("=II", mode, umask) + name + b"\0", **who)
+
+    def unlink(self, parent: int, name: bytes) -> Reply | None:
+        return self.ask(UNLINK, parent, name + b"\0", pid=ME())
+
+    def rmdir(self, parent: int, name: bytes) -> Reply | None:
+        return self.ask(RMDIR, parent, name + b"\0", pid=ME())
+
+    def link(self, node: int, parent: int, name: bytes) -> Reply | None:
+        return self.ask(LINK, parent, struct.pack("=Q", node) + name + b"\0", pid=ME())
 
     def release(self, node: int, fh: int) -> Reply | None:
         return self.ask(RELEASE, node, struct.pack("=QIIQ", fh, 0, 0, 0))

@@ -44,7 +44,16 @@ def test_nothing_is_read_or_written_where_it_should_not_be(tmp_path: Path, sanit
         "TSAN_OPTIONS": "halt_on_error=1",
         "FSGUARD_FUZZ": "5000",
     }
-    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/adapter/test_lane.py"]
+    tests = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "tests/adapter/test_lane.py",
+        "tests/adapter/test_lane_making.py",
+    ]
     done = subprocess.run(
         tests, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=1800, check=False
     )

@@ -45,8 +45,9 @@ APPEND = """if True:
 COMMIT = """
 for i in $(seq "$2"); do
   echo "$1 $i" > "$1.txt"
-  until git add "$1.txt" 2>/dev/null; do :; done
-  until git commit -qm "$1 $i" "$1.txt" 2>/dev/null; do :; done
+  until git add "$1.txt" 2>/dev/null && git commit -qm "$1 $i" "$1.txt" 2>/dev/null; do
+    : # `git commit FILE` reads the index before it locks it, and so may drop what another has just added
+  done
 done
 """
 
