@@ -73,7 +73,7 @@ stress: system-test $(VENV)/.dev ## the long runs: killed writers, power cuts, r
 	@$(VENV)/bin/python -m pytest tests/stress $(ARGS)
 
 bench: system-build $(VENV)/.dev ## side by side: both modes, native, and other passthrough filesystems (ARGS='-n 1 --only find')
-	@$(VENV)/bin/python -m tests.bench $(ARGS)
+	@FSGUARD_TASK=bench $(VENV)/bin/python -m tests.bench $(ARGS) # as an agent's command would
 	$(if $(strip $(ARGS)),,$(VENV)/bin/python -m tests.bench.hooks && $(VENV)/bin/python -m tests.bench.turns)
 
 check: system-build $(VENV)/.dev ## lint, format, types (strict) and the contracts between modules

@@ -716,6 +716,36 @@ static enum verdict do_xattr(struct wire_in *in, struct node *node, char *body, 
     return DONE;
 }
 
+/* SETXATTR and REMOVEXATTR: attributes are no content. */
+static enum verdict do_setxattr(struct wire_in *in, struct node *node, char *body, size_t size)
+{
+    struct wire_setxattr set = {0};
+    size_t length, head = in->opcode == OP_SETXATTR ? sizeof set : 0;
+    const char *name = body + head;
+    if (size < head || !text_of(name, size - head, &length))
+        return reply_error(in, -EINVAL), DONE;
+    memcpy(&set, body, head);
+    if (head && set.size > size - head - length - 1)
+        return reply_error(in, -EINVAL), DONE;
+    /* A new ACL may cost the set-group-ID bit, which depends on the caller's groups. */
+    if (starts(name, "user.fsguard.") || (in->uid != 0 && strcmp(name, "system.posix_acl_access") == 0))
+        return FORWARD;
+    bool dir = node->kind == S_IFDIR;
+    int fd = dir ? dir_acquire(node) : node_open(node, O_PATH);
+    if (fd < 0)
+        return reply_error(in, fd), DONE;
+    char path[40];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    int error = (head ? setxattr(path, name, name + length + 1, set.size, (int)set.flags) : removexattr(path, name)) < 0
+                    ? -errno : 0;
+    if (dir)
+        dir_release(node);
+    else
+        close(fd);
+    reply_error(in, error);
+    return DONE;
+}
+
 typedef enum verdict (*handler)(struct wire_in *in, struct node *node, char *body, size_t size);
 static const handler here[64] = {
     [OP_LOOKUP] = do_lookup,     [OP_GETATTR] = do_getattr,       [OP_SETATTR] = do_setattr,
@@ -726,6 +756,7 @@ static const handler here[64] = {
     [OP_READDIR] = do_readdir,   [OP_READDIRPLUS] = do_readdir,   [OP_RELEASEDIR] = do_releasedir,
     [OP_CREATE] = do_create,     [OP_MKDIR] = do_mkdir,           [OP_UNLINK] = do_unlink,
     [OP_RMDIR] = do_rmdir,       [OP_LINK] = do_link,
+    [OP_SETXATTR] = do_setxattr, [OP_REMOVEXATTR] = do_setxattr,
     [OP_IOCTL] = do_nothing,     [OP_POLL] = do_nothing,          [OP_COPY_FILE_RANGE] = do_nothing,
     [OP_FSYNCDIR] = do_fsync,    [OP_ACCESS] = do_access,         [OP_LSEEK] = do_lseek,
 };

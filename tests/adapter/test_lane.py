@@ -13,7 +13,7 @@ import struct
 import subprocess
 import time
 from collections.abc import Callable
-from errno import EINVAL, ENODATA, ENOENT, ENOSYS, ERANGE, ESTALE
+from errno import EEXIST, EINVAL, ENODATA, ENOENT, ENOSYS, ERANGE, ESTALE
 from pathlib import Path
 
 import pytest
@@ -550,6 +550,28 @@ def test_no_event_ends_it(kernel: Kernel, data: st.DataObject) -> None:
     engine.watch_events(bytes(real[:cut]) + data.draw(st.binary(max_size=80)))
     engine.take_changes()
     assert not kernel.getattr(1).error
+
+
+def test_attributes_are_set_and_removed_as_on_the_directory(kernel: Kernel, root: Path) -> None:
+    (root / "f").touch()
+    node = kernel.lookup(kernel.rel(root / "f"))
+
+    def set_(name: bytes, value: bytes, flags: int = 0) -> int | None:
+        body = struct.pack("=II", len(value), flags) + name + b"\0" + value
+        reply = kernel.ask(k.SETXATTR, node, body)
+        return None if reply is None else reply.error
+
+    assert set_(b"user.a", b"one\0two") == 0
+    assert os.getxattr(root / "f", "user.a") == b"one\0two"
+    assert set_(b"user.a", b"x", os.XATTR_CREATE) == EEXIST
+    assert set_(b"user.b", b"x", os.XATTR_REPLACE) == ENODATA
+    assert set_(b"user.fsguard.x", b"x") is None
+    gone = kernel.ask(k.REMOVEXATTR, node, b"user.a\0")
+    assert gone is not None and not gone.error and os.listxattr(root / "f") == []
+    lies = kernel.ask(k.SETXATTR, node, struct.pack("=II", 1000, 0) + b"user.a\0x")
+    assert lies is not None and lies.error == EINVAL
+    acl = kernel.ask(k.SETXATTR, node, struct.pack("=II", 1, 0) + b"system.posix_acl_access\0x", uid=1)
+    assert acl is None, "whether that costs the set-group-ID bit is Python's to find out"
 
 
 # ---- whatever comes ----
