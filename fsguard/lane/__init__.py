@@ -17,6 +17,7 @@ OPCODES = {
     2: "forget",
     3: "getattr",
     4: "setattr",
+    5: "readlink",
     9: "mkdir",
     10: "unlink",
     11: "rmdir",

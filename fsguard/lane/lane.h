@@ -224,6 +224,7 @@ extern uint64_t own_epoch;   /* nor does whose own a file was */
 bool thread_know(uint32_t tid, struct who who, int64_t for_ns);
 struct who thread_who(uint32_t tid); /* actor 0: not known (any more) */
 void threads_forget(bool expired_only);
+bool thread_reads_link(uint32_t tid); /* it sits in a readlink(2) */
 
 /* ---- queue.c ---- */
 

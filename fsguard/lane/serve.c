@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -634,6 +635,36 @@ static enum verdict do_statfs(struct wire_in *in, struct node *node, char *body,
     return DONE;
 }
 
+/* Reading a link is a look at it, being led by one is none: which, FUSE does not say. */
+static enum verdict do_readlink(struct wire_in *in, struct node *node, char *body, size_t size)
+{
+    char target[PATH_MAX];
+    (void)body, (void)size;
+    bool look = in->pid && thread_reads_link(in->pid);
+    struct who who = look ? thread_who(in->pid) : (struct who){0};
+    if ((look && who.actor == 0) || node->kind != S_IFLNK)
+        return FORWARD;
+    int fd = node_open(node, O_PATH);
+    if (fd < 0)
+        return reply_error(in, fd), DONE;
+    ssize_t length = readlinkat(fd, "", target, sizeof target);
+    int error = length < 0 ? -errno : 0;
+    close(fd);
+    if (!error && look) {
+        lock();
+        looked_at(node, who);
+        bool noted = look_add(node, who);
+        unlock();
+        if (!noted)
+            return FORWARD;
+    }
+    if (error)
+        reply_error(in, error);
+    else
+        reply(in, target, (size_t)length);
+    return DONE;
+}
+
 static enum verdict do_access(struct wire_in *in, struct node *node, char *body, size_t size)
 {
     struct stat st;
@@ -758,6 +789,7 @@ static const handler here[64] = {
     [OP_RMDIR] = do_rmdir,       [OP_LINK] = do_link,
     [OP_SETXATTR] = do_setxattr, [OP_REMOVEXATTR] = do_setxattr,
     [OP_IOCTL] = do_nothing,     [OP_POLL] = do_nothing,          [OP_COPY_FILE_RANGE] = do_nothing,
+    [OP_READLINK] = do_readlink,
     [OP_FSYNCDIR] = do_fsync,    [OP_ACCESS] = do_access,         [OP_LSEEK] = do_lseek,
 };
 

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum { KNOWN = 256 };
@@ -96,6 +97,25 @@ struct who thread_who(uint32_t tid)
     }
     pthread_mutex_unlock(&known_lock);
     return who;
+}
+
+bool thread_reads_link(uint32_t tid)
+{
+    char path[40], text[32];
+    snprintf(path, sizeof path, "/proc/%u/syscall", tid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t size = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    if (fd >= 0)
+        close(fd);
+    if (size <= 0 || text[0] < '0' || text[0] > '9')
+        return false;
+    text[size] = 0;
+    long number = strtol(text, NULL, 10);
+#ifdef SYS_readlink
+    if (number == SYS_readlink)
+        return true;
+#endif
+    return number == SYS_readlinkat;
 }
 
 void threads_forget(bool expired_only)

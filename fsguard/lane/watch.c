@@ -664,6 +664,7 @@ static struct text at_place(uint64_t mask, const struct where *w, uint64_t *dir)
             child->look_actor = 0; /* who looks now looks at something new */
             node_hold(child);
             grant_revoke(child);
+            child->own = 0;
             node_release(child);
         }
     }
