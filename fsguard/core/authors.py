@@ -17,8 +17,6 @@ GONE = frozenset({Act.DELETE, Act.MOVE_AWAY})
 def authors(writes: list[Write], actor: Actor) -> list[Write]:
     """The latest write of each other task of which something is left."""
     found: dict[str, Write] = {}
-    if writes and writes[-1].act is Act.TRUNCATE:
-        writes = writes[-1:]  # it is empty
     for w in reversed(writes):
         if not w.left or w.task is None or w.brought is actor.command:
             continue  # `brought`: the name is one that this command made up
@@ -27,21 +25,29 @@ def authors(writes: list[Write], actor: Actor) -> list[Write]:
     return list(found.values())
 
 
-def changing(state: PathState, act: Act, known: int, same: bool, author: str | None) -> None:
+def changing(state: PathState, act: Act, known: int, same: bool, author: str | None) -> tuple[int, ...]:
     """`act` is about to be done by `author`, who knows the path up to version `known`.
 
-    `same`: it is the author of the latest write who goes on.
+    `same`: it is the program of the latest write that goes on. Returns whose work it
+    has emptied the file of, and may fill in again.
     """
     last = state.writers[-1] if state.writers else None
-    if act in GONE and author is not None:
+    if last is not None and last.act is Act.TRUNCATE:  # it is empty
+        kept, last.kept = last.kept, ()
+        if not same:
+            lost(state, 0)
         for w in state.writers:
-            w.given_up = w.given_up or w.author == author
-    if act in GONE or (last is not None and last.act is Act.TRUNCATE and not same):
-        lost(state, 0)  # gone, or it was empty
+            w.left = w.left or (same and w.first in kept)
+    if act in GONE:
         for w in state.writers:
-            w.past = w.past or act in GONE
+            w.past, w.given_up = True, w.given_up or (author is not None and w.author == author)
+        lost(state, 0)
     elif act in (Act.TRUNCATE, Act.REPLACE):
-        lost(state, known)
+        still = tuple(w.first for w in lost(state, known))
+        if act is Act.TRUNCATE:
+            lost(state, 0)
+            return still
+    return ()
 
 
 def lost(state: PathState, known: int) -> list[Write]:
@@ -82,10 +88,10 @@ def bring(
     if not target.absent:
         lost(target, known)
     moved = [w.copy() for w in source.writers if not w.past]
-    had = {w.first: w.since for w in target.writers}
+    had = {(w.first, w.version): w.since for w in target.writers} if target.absent else {}
     for write in moved:
         write.brought, write.made = actor.command, write.made and free
-        write.came = had.get(write.first, version)  # or moved away and back
+        write.came = had.get((write.first, write.version), version)  # or moved away and back
     again = {w.first for w in moved}
     stayed = [w for w in target.writers if w.first not in again]
     return sorted([*stayed, *moved], key=lambda w: w.version)

@@ -275,7 +275,8 @@ class Guard(Custody, Questions):
         self._record(actor, source, Act.MOVE_AWAY, now, target)
         if directory:
             if not (self.ignored(source + b"/x") and self.ignored(target + b"/x")):
-                moving = [s for s in self.ledger.below(source) if not s.absent]
+                below = self.ledger.below(source)
+                moving = [s for s in below if not s.absent and (s.writers or s.looks)]
                 self._cleared(target, {target + s.path[len(source) :] for s in moving}, now)
                 for state in moving:
                     new = self.ledger.at(target + state.path[len(source) :])
@@ -455,9 +456,7 @@ class Guard(Custody, Questions):
                 value, known = digest(), True
             if value is not None and value == base and undo is not None:
                 if undo.apply(state, change.actor):
-                    if state in change.blind:  # moved away and back, unseen
-                        self.looks.moved(state, change.actor, now)
-                    else:
+                    if state not in change.blind:  # moved away and back, unseen
                         self.looks.knows(state, change.actor, now)
                     if state in change.kept:
                         needless.append(change.kept[state])

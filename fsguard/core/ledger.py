@@ -112,12 +112,14 @@ class Ledger:
     def move(self, state: PathState, actor: Actor, act: Act, time: float) -> int:
         """A new version of `state` by `actor`; returns its number."""
         last = state.writers[-1] if state.writers else None
-        same = last is not None and last.task is actor.task
+        same = last is not None and last.task is actor.task and _one_program(last, actor)
         author = actor.task.id if actor.task is not None else None
-        changing(state, act, self.known_to(state, actor), same, author)
-        return self._write(state, actor, act, time)
+        kept = changing(state, act, self.known_to(state, actor), same, author)
+        return self._write(state, actor, act, time, kept)
 
-    def _write(self, state: PathState, actor: Actor, act: Act, time: float) -> int:
+    def _write(
+        self, state: PathState, actor: Actor, act: Act, time: float, kept: tuple[int, ...] = ()
+    ) -> int:
         self.version += 1
         version = self.version
         state.version = version
@@ -127,7 +129,7 @@ class Ledger:
         if last is not None and _goes_on(last, actor) and last.appended == appended:
             last.version, last.time, last.act, last.left = version, time, act, not state.absent
             last.given_up = last.given_up and state.absent
-            last.past = state.absent
+            last.past, last.kept = state.absent, kept
         else:
             state.writers.append(
                 Write(
@@ -142,6 +144,7 @@ class Ledger:
                     made=act is Act.CREATE,
                     left=not state.absent,
                     past=state.absent,
+                    kept=kept,
                 )
             )
             trim(state.writers, MAX_WRITERS)
@@ -193,6 +196,11 @@ class Ledger:
     def below(self, directory: bytes) -> list[PathState]:
         prefix = directory + b"/"
         return [s for p, s in self._paths.items() if p.startswith(prefix)]
+
+
+def _one_program(write: Write, actor: Actor) -> bool:
+    """`sh -c 'cat > f'`: the shell empties the file, its child fills it."""
+    return write.command is actor.command or write.process.kin(actor.process)
 
 
 def _goes_on(write: Write, actor: Actor) -> bool:

@@ -34,6 +34,7 @@ class Looks:
             before=_before(old, actor),
             noted=old.noted if old is not None else 0,
             process=actor.process,
+            came=old.came if old is not None else 0,
         )
         if not command.bulk:
             first = command.renewed.get(state)
@@ -78,6 +79,7 @@ class Looks:
                 command=actor.command,
                 before=_before(old, actor),
                 process=actor.process,
+                came=old.came,
             )
 
     def knows(self, state: PathState, actor: Actor, now: float) -> None:
@@ -95,6 +97,7 @@ class Looks:
             before=_before(old, actor),
             noted=old.noted if old is not None else 0,
             process=process,
+            came=old.came if old is not None else 0,
         )
         _replaced(state, old, actor.command)
         self.ledger.stamp(state, task, look)
@@ -134,6 +137,7 @@ class Looks:
             before=_before(old, actor),
             noted=version,
             process=actor.process,
+            came=old.came if old is not None else 0,
         )
         _replaced(state, old, actor.command)
         if act is Act.APPEND and missed:

@@ -184,7 +184,8 @@ class Look:
     or its absence. `before` is (version, time) of the look that the same task
     had before `command` began, None if it had none. `blind`: the task appended
     without ever reading, it knows that the path exists and no more. `noted`:
-    versions up to here were already told as a note. `process` is who read.
+    versions up to here were already told as a note. `process` is who read. `came`:
+    a rename brought it here with that version, along with the writes up to there.
     """
 
     version: int
@@ -196,6 +197,7 @@ class Look:
     blind: bool = False
     noted: int = 0
     process: Process | None = None
+    came: int = 0
 
     def carried(self, current: int, version: int) -> Look:
         """The same look under another name, where what was version `current` is called `version`."""
@@ -203,7 +205,7 @@ class Look:
         before = self.before
         if before is not None and before[0] >= current:
             before = (version, before[1])
-        return replace(self, version=numbers[0], noted=numbers[1], before=before)
+        return replace(self, version=numbers[0], noted=numbers[1], before=before, came=version)
 
 
 @dataclass(slots=True, eq=False)
@@ -218,6 +220,8 @@ class Write:
     author has deleted it. `past`: the file that it was in has gone since, by whomever.
     `came`: the version at which a rename brought it to this path (0: it was written here).
     `seen`: somebody else has looked since; what its author writes now is another run.
+    `kept`: whose work, by its `first`, is back when the program that has emptied the
+    file fills it again.
     """
 
     task: Task | None
@@ -236,6 +240,7 @@ class Write:
     past: bool = False
     came: int = 0
     seen: bool = False
+    kept: tuple[int, ...] = ()
 
     def copy(self) -> Write:
         """One that can change by itself; a tenth of what `dataclasses.replace` costs."""
@@ -256,6 +261,7 @@ class Write:
             self.past,
             self.came,
             self.seen,
+            self.kept,
         )
 
     @property
@@ -266,6 +272,10 @@ class Write:
     def since(self) -> int:
         """The version of the path from which on it has been part of it."""
         return self.came or self.first
+
+    def after(self, version: int, came: int = 0) -> bool:
+        """True when it is news to who knows the path up to `version`, and what had come with `came`."""
+        return self.version > version or self.came > max(version, came)
 
 
 @dataclass(frozen=True, slots=True)

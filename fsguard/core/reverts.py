@@ -106,7 +106,7 @@ def victims_of_content(before: Undo, actor: Actor, first: int, earlier: Content)
         return _undeleted(before, actor)
 
     def later(w: Write) -> bool:
-        return w.version > earlier.version or (w.came > earlier.version and w.first not in earlier.left)
+        return w.version > earlier.version or (w.after(earlier.version) and w.first not in earlier.left)
 
     return authors([w for w in writers if later(w) and w.first < first], actor)
 

@@ -40,11 +40,11 @@ class Finding:
 def unseen(state: PathState, task: Task) -> list[Write]:
     """Changes by others that `task` has not seen, newest first."""
     look = state.looks.get(task)
-    seen = look.version if look is not None else max(state.floor, task.floor)
+    seen, came = (look.version, look.came) if look is not None else (max(state.floor, task.floor), 0)
     return [
         w
         for w in reversed(state.writers)
-        if w.version > seen and w.author != task.id and task.id not in w.buried
+        if w.after(seen, came) and w.author != task.id and task.id not in w.buried
     ]
 
 
@@ -103,7 +103,7 @@ def _lost_update(state: PathState, actor: Actor, act: Act) -> Finding | None:
     if reader is not None and reader is not actor.process and reader.below(actor.process):
         return None  # `text=$(cat f)`: what a process's own child reads flows back to it
     version, when = own
-    lost = tuple(w for w in reversed(state.writers) if w.version > version and _rival(w, actor))
+    lost = tuple(w for w in reversed(state.writers) if w.after(version) and _rival(w, actor))
     return Finding(Kind.LOST_UPDATE, act, lost, when) if lost else None
 
 
@@ -145,7 +145,7 @@ def _stale_view(state: PathState, actor: Actor, look: Look, act: Act) -> Finding
     news = tuple(
         w
         for w in reversed(state.writers)
-        if w.version > max(seen, look.noted)
+        if w.after(max(seen, look.noted), look.came)
         and w.task is not None
         and w.author != task.id
         and task.id not in w.buried

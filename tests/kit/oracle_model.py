@@ -82,12 +82,14 @@ class Picture:
     noted: int = 0
     blind: bool = False
     process: Who | None = None
+    came: int = 0  # with that rename, along with the deeds up to there
 
     def carried(self, current: int, number: int) -> Picture:
         """Under another name, where what was deed `current` is deed `number`."""
         before = number if self.before is not None and self.before >= current else self.before
         noted = number if self.noted >= current else self.noted
-        return replace(self, number=number, before=before, noted=noted)
+        seen = number if self.number >= current else self.number
+        return replace(self, number=seen, before=before, noted=noted, came=number)
 
 
 @dataclass
@@ -106,6 +108,7 @@ class Name:
     replaced: set[Deed] = field(default_factory=set)  # deletions by a command that then made it anew
     came: dict[Deed, int] = field(default_factory=dict)  # by a rename, which was that deed
     over: set[Deed] = field(default_factory=set)  # the file that they were in is gone
+    cleared: tuple[Who, list[Deed]] | None = None  # by whom, and what it knew of the content
     laid: set[Deed] = field(default_factory=set)  # they came with a file that took the place of another
     doubtful: set[Deed] = field(default_factory=set)  # back with such a content
 
@@ -121,6 +124,10 @@ class Name:
         """From which deed on it has been part of what is called so."""
         return self.came.get(deed, deed.number)
 
+    def after(self, deed: Deed, number: int, came: int = 0) -> bool:
+        """Is it news to who knows what is called so up to `number`, and what had come with `came`?"""
+        return deed.number > number or self.came.get(deed, 0) > max(number, came)
+
     def copy(self) -> Name:
         return Name(
             list(self.deeds),
@@ -135,6 +142,7 @@ class Name:
             set(self.replaced),
             dict(self.came),
             set(self.over),
+            self.cleared,
             set(self.laid),
             set(self.doubtful),
         )
@@ -246,6 +254,7 @@ class Oracle:
             self._before(old, who),
             name.number if wrote else (old.noted if old is not None and there else 0),
             process=who,
+            came=old.came if old is not None else 0,
         )
 
     @staticmethod
@@ -262,8 +271,8 @@ class Oracle:
             return []
         name = self.name(path)
         picture = name.pictures.get(who.task)
-        seen = picture.number if picture is not None else 0
-        news = [d for d in name.seen_by(who.task) if d.number > seen and d.task != who.task]
+        seen, came = (picture.number, picture.came) if picture is not None else (0, 0)
+        news = [d for d in name.seen_by(who.task) if name.after(d, seen, came) and d.task != who.task]
         found: Missed | None = None
         if path not in self.files:
             if picture is not None and picture.there and news and news[-1].gone:
@@ -271,23 +280,26 @@ class Oracle:
         elif not append:
             found = self._overwrite(who, path, news, picture, gone)
         if found is not None:
-            return self._say(who, path, found, name.deeds)
+            return self._say(who, path, found, name.deeds, news)
         if path in self.files and not gone:
             view = self._view(who, path, append)
             if view is not None:
                 self._say(who, path, view, name.deeds)
         return []
 
-    def _say(self, who: Who, path: str, missed: Missed, deeds: list[Deed]) -> list[Finding]:
+    def _say(
+        self, who: Who, path: str, missed: Missed, deeds: list[Deed], others: Iterable[Deed] = ()
+    ) -> list[Finding]:
         """Put it on record that `who` has missed some of what is, or was, there."""
         kind, news = missed
         findings = [Finding(str(who.task), path, kind, d.task) for d in news]
         if news[-1] in deeds[-REMEMBERED:]:
             (self.notes if kind == "stale_view" else self.must).append(findings[-1])
         else:  # forgotten, perhaps: then it is another one that is named, or nobody
-            self.may += findings
+            findings += [Finding(str(who.task), path, kind, d.task) for d in others]
             if kind == OVERWRITE:
-                self.may.append(Finding(str(who.task), path, "external_write", None))
+                findings.append(Finding(str(who.task), path, "external_write", None))
+            self.may += findings
         return findings
 
     def _view(self, who: Who, path: str, append: bool = False) -> Missed | None:
@@ -300,7 +312,8 @@ class Oracle:
         if before is None:
             return None
         old = max(before, picture.noted)
-        missed = [d for d in name.seen_by(who.task) if d.number > old and d.task not in (None, who.task)]
+        missed = [d for d in name.seen_by(who.task) if name.after(d, old, picture.came)]
+        missed = [d for d in missed if d.task not in (None, who.task)]
         missed = [d for d in missed if not (append and d.appended)]
         return Missed("stale_view", missed) if missed else None
 
@@ -326,7 +339,7 @@ class Oracle:
         own = self.memory.get((who.process, path))
         if own is None or who.task is None or self._child_told(who, name, name.pictures.get(who.task)):
             return []
-        return [d for d in name.seen_by(who.task) if d.number > own and self._rival(d, who)]
+        return [d for d in name.seen_by(who.task) if name.after(d, own) and self._rival(d, who)]
 
     @staticmethod
     def _child_told(who: Who, name: Name, picture: Picture | None) -> bool:
@@ -361,6 +374,11 @@ class Oracle:
         """`path` now holds `content`, made from what was known at `known` (None: from what was there)."""
         name = self.name(path)
         name.deeds.append(deed)
+        if name.cleared is not None:
+            by, kept = name.cleared
+            name.cleared = None
+            if content and by.task == who.task and (by.command == who.command or by.kin(who)):
+                name.alive += kept  # emptied and filled again by one program
         alive = name.alive if known is None else [d for d in name.alive if name.since(d) <= known]
         name.alive = [*alive, deed]
         surely = name.alive
@@ -471,7 +489,10 @@ class Oracle:
         self.files[path][0] = content
         for p in names:
             self._reverts(who, p, content, before)
-            self._put(who, p, self._deed(who), content, None if content else self._known(who, p))
+            name, known = self.name(p), self._known(who, p)
+            kept = [d for d in name.alive if name.since(d) <= known]
+            self._put(who, p, self._deed(who), content, None if content else -1)
+            name.cleared = None if content else (who, kept)
 
     def append(self, who: Who, path: str, more: bytes) -> None:
         if path not in self.files:
@@ -485,8 +506,9 @@ class Oracle:
             name = self.name(p)
             self._judge(who, p, append=True)
             old = name.pictures.get(who.task or "")
-            seen = old.number if old is not None else 0
-            missed = any(d.task != who.task and d.number > seen for d in name.seen_by(who.task or ""))
+            seen, came = (old.number, old.came) if old is not None else (0, 0)
+            news = (d for d in name.seen_by(who.task or "") if name.after(d, seen, came))
+            missed = any(d.task != who.task for d in news)
             self._reverts(who, p, content, before)
             self._put(who, p, self._deed(who, appended=True), content, None)
             if missed and who.task is not None:
@@ -499,6 +521,7 @@ class Oracle:
                     name.number,
                     old is None or old.blind,
                     old.process if old else None,
+                    old.came if old else 0,
                 )
 
     def delete(self, who: Who, path: str) -> None:
@@ -565,6 +588,9 @@ class Oracle:
             must, may = {str(last.task)}, set[str]()
         else:
             must, may = self._stakes(who, name, before, since)
+            # It may be an older one that is remembered to be the same.
+            known = [n for n in numbers if n not in name.unsure]
+            may |= set().union(*self._stakes(who, name, before, known[-1] if known else numbers[0]))
         into = self.must if since in recent and since not in name.unsure else self.may
         into += [Finding(t, path, "reverted", who.task) for t in sorted(must)]
         self.may += [Finding(t, path, "reverted", who.task) for t in sorted(may)]
@@ -605,6 +631,7 @@ class Oracle:
             if gone is not None:
                 self._tell(gone, p)
             del self.names[p]
+            self.memory = {(who, q): n for (who, q), n in self.memory.items() if q != p}
         for p in below:
             name, new = self.name(p), target + p[len(source) :]
             if p in known:
@@ -669,12 +696,15 @@ class Oracle:
                 lost, past = set(), []  # it was there before, and is there again
         new.brought |= dict.fromkeys(past, who.command)
         new.contents = sorted({*contents, *new.contents})
-        new.unsure |= unsure
-        for d in set(past) - set(new.deeds):
-            new.came[d] = new.number
+        new.unsure |= unsure | ({deed.number} if unread else set())
+        for d in past:
+            if d not in new.deeds or over is not None:  # but not when it was only moved away and back
+                new.came[d] = new.number
         new.deeds = sorted({*new.deeds, *past}, key=lambda d: d.number)
         for d in past:
             new.hidden[d] = set(old.hidden.get(d, ()))
+            if d in old.laid:
+                new.laid.add(d)
             new.over.discard(d)
         for d in lost - set(past):
             new.hidden.setdefault(d, set()).add(who.task)
@@ -682,7 +712,7 @@ class Oracle:
             new.pictures[task] = picture.carried(current, new.number)
         for task, picture in outdated.items():
             if fresh or task == who.task:
-                new.pictures[task] = picture
+                new.pictures[task] = picture.carried(current, new.number)
         if who.task is not None:
             if not ignorant:
                 if mine is not None and not mine.blind:

@@ -313,3 +313,38 @@ def test_the_picture_goes_along_to_a_new_name(w):
     w.run("B").edit("g", "b's work")
     a.edit("g", "formatted")
     assert w.notes() == {("A", "g", "stale_view", "B")} and not w.told()
+
+
+def test_a_siblings_file_that_somebody_moved_here_is_the_siblings(w):
+    w.run("D").write("g", "d's work")
+    w.run("A").read("f")
+    w.person("mv g f").rename("g", "f")
+    w.run("A").write("f", "mine")
+    assert w.told() == {("A", "f", "stale_write", "D")}
+
+
+def test_what_was_seen_before_a_rename_is_no_news_after_it(w):
+    w.run("B").write("f", "b's work")
+    w.run("A").read("f")
+    w.person().append("f", "by hand")
+    w.person().rename("f", "g")
+    w.run("A").write("g", "mine")
+    assert w.told() == {("A", "g", "external_write", None)}
+
+
+def test_moving_a_file_away_and_back_leaves_the_picture_as_old_as_it_was(w):
+    w.run("A").write("f", "mine")
+    w.person().write("f", "by hand")
+    a = w.run("A")
+    a.rename("f", "g"), a.rename("g", "f"), a.end()
+    w.news()
+    w.run("A").write("f", "mine again")
+    assert w.news()[0] == {("A", "f", "external_write", None)}
+
+
+def test_a_directory_moves_without_files_that_nobody_has_changed_or_looked_at(w):
+    w.task("A")
+    w.person().write("d/x", w.content("d/x"))  # the same bytes: no change, no look of a task
+    w.run("D").rename("d", "d2")
+    w.run("A").patch("d2/x", "a")
+    assert not w.told()

@@ -485,3 +485,30 @@ def test_a_name_that_a_command_gives_and_takes_is_nobodys_loss(w, there):
     a.read("f"), a.read("g")
     a.rename("f", "g"), a.rename("g", "h"), a.end()
     assert victims(w, "f") == {("B", "A")} and not victims(w, "g")
+
+
+@pytest.mark.parametrize("way", ["filled anew", "moved"])
+def test_nothing_is_left_in_a_file_that_was_emptied(w, way):
+    w.run("B").write("f", "b's work")
+    a = w.run("A")
+    a.read("f"), a.truncate("f", 0), a.end()
+    if way == "filled anew":
+        w.run("A").write("f", "a's work")
+    else:
+        w.run("A").rename("f", "g")
+    w.news()
+    name = "f" if way == "filled anew" else "g"
+    c = w.run("C")
+    c.read(name), c.unlink(name), c.end()
+    assert w.news()[0] == {("A", name, "reverted", "C")}
+
+
+def test_a_program_that_empties_a_file_and_fills_it_keeps_what_it_had_read(w):
+    """Python's open(…, "r+"), read, truncate, write; or a shell that empties it for its child."""
+    w.run("B").write("f", "b's work")
+    a = w.run("A")
+    a.read("f"), a.truncate("f", 0)
+    a.fork().patch("f", "b's work and a's"), a.end()
+    c = w.run("C")
+    c.read("f"), c.unlink("f"), c.end()
+    assert victims(w) == {("A", "C"), ("B", "C")}
