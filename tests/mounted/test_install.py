@@ -44,11 +44,11 @@ def packages(tmp_path_factory):
     return target
 
 
-def make(target, **variables):
+def make(target, source=ROOT, **variables):
     words = [f"{name}={value}" for name, value in variables.items()]
     return subprocess.run(
         ["make", target, f"PYTHON={sys.executable}", *words],
-        cwd=ROOT,
+        cwd=source,
         capture_output=True,
         text=True,
         check=False,
@@ -156,6 +156,129 @@ def test_completion_and_manual_page_are_those_of_the_installed_command(installed
     for name, words in said.items():
         done = subprocess.run([installed / "bin/fsguard", *words], capture_output=True, text=True, check=True)
         assert (installed / name).read_text() == done.stdout and len(done.stdout) > 200, name
+
+
+NEWER = "99.0"
+
+
+@pytest.fixture(scope="module")
+def newer(tmp_path_factory):
+    """The source of a later version."""
+    top = tmp_path_factory.mktemp("newer") / "source"
+    skip = shutil.ignore_patterns(
+        ".git", ".venv", "build", "dist", ".vagrant", "__pycache__", "*.so", ".*_cache"
+    )
+    shutil.copytree(ROOT, top, ignore=skip, symlinks=True)
+    init = top / "fsguard/__init__.py"
+    text, changed = re.subn(r'(?m)^__version__ = ".*"$', f'__version__ = "{NEWER}"', init.read_text())
+    assert changed == 1
+    init.write_text(text)
+    return top
+
+
+# Whatever asks the daemon, in words that any version must understand.
+ASKING = [
+    ["status", "--json"],
+    ["task", "list", "--json"],
+    ["warnings", "--all", "--json"],
+    ["log", "--json"],
+    ["who", "f", "--json"],
+    ["policy", "--json"],
+    ["lease", "list", "--json"],
+    ["versions", "f", "--json"],
+    ["conflicts", "--json"],
+    ["report", "--format", "json"],
+    ["metrics"],
+    ["top", "--once", "--json"],
+]
+
+
+def test_an_install_that_fails_leaves_what_was_there(installed, packages, newer):
+    before = listing(installed)
+    place = {"PREFIX": installed, "SBINDIR": installed / "sbin"}
+    done = make("install", source=newer, **place, DEPS=packages, CC="false")
+    assert done.returncode != 0
+    assert listing(installed) == before
+    said = subprocess.run(
+        [installed / "bin/fsguard", "--version"], capture_output=True, text=True, check=True
+    )
+    assert said.stdout.startswith("fsguard ") and NEWER not in said.stdout
+
+
+def test_a_newer_version_under_a_running_daemon(installed, packages, newer, make_workspace):
+    """The daemon has no need of the files that it was started from; the new commands speak with it.
+
+    The last test of `installed`, which is a newer one afterwards.
+    """
+    need_mount()
+    fsguard = str(installed / "bin/fsguard")
+    old = subprocess.run([fsguard, "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
+    ws = make_workspace(mount=False)
+
+    def call(*words, **more):
+        return ws.plain(fsguard, *words, **more)
+
+    def task(name, script):
+        return call("run", "--task", name, "--", "sh", "-c", script)
+
+    def conflicts(name):
+        told = call("warnings", "--all", "--json", "--task", name).lines()
+        return [(w["path"], w["sibling"]) for w in told if w["severity"] == "conflict"]
+
+    call("mount", *ws.options, str(ws.directory), cwd="/").ok()
+    ws.mounted = True
+    task("A", "echo a >f").ok()
+    task("B", "echo b >f").ok()
+    kept = call("versions", "f", "--json").lines()
+    assert kept and conflicts("B") == [("f", "A")]
+    daemon = call("status", "--json").json()["pid"]
+    holder = subprocess.Popen(
+        ["sh", "-c", "exec 3<f 4>>held; echo in; read x; cat <&3 >&4; echo last >&4"],
+        cwd=ws.directory,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert holder.stdout.readline() == "in\n"
+
+    place = {"PREFIX": installed, "SBINDIR": installed / "sbin"}
+    done = make("install", source=newer, **place, DEPS=packages, NO_COMPILE=1)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert call("--version").ok().out == f"fsguard {NEWER}\n"
+    status = call("status", "--json").json()
+    assert (status["version"], status["pid"]) == (old, daemon)
+    # What it loads late would be of another version: so it shall load nothing, and needs no files.
+    library, hidden = installed / "lib/fsguard", installed / "lib/hidden"
+    library.rename(hidden)
+    try:
+        for words in ASKING:
+            ws.fsguard(*words).ok()
+        ws.sh("A", "cat f >/dev/null; echo a2 >g; mkdir -p d; mv g d/g; ln -s f l; rm l").ok()
+        ws.sh("B", "echo b2 >d/g").ok()
+        ws.sh("C", "echo c >f").ok()
+        ws.fsguard("policy", "block", "--path", "d/").ok()
+        assert ws.sh("C", "echo c >d/g").code != 0
+        ws.fsguard("policy", "warn", "--path", "d/").ok()
+        ws.fsguard("lease", "acquire", "d/", "--task", "A").ok()
+        lease = ws.fsguard("lease", "list", "--json").json()["leases"][0]
+        ws.fsguard("lease", "release", str(lease["id"]), "--task", "A").ok()
+    finally:
+        hidden.rename(library)
+    assert ("d/g", "A") in conflicts("B") and ("f", "B") in conflicts("C")
+    call("show", f"f@{kept[0]['version']}").ok()
+    holder.communicate("x\n", timeout=30)
+    assert (ws.directory / "held").read_text() == "c\nlast\n"
+
+    call("unmount", str(ws.directory), cwd="/").ok()
+    left = call("report", "--format", "json").json()
+    assert ("B", "f") in [(w["task"], w["path"]) for w in left["warnings"]]
+    call("mount", *ws.options, str(ws.directory), cwd="/").ok()
+    assert call("status", "--json").json()["version"] == NEWER
+    after = call("versions", "f", "--json").lines()
+    assert kept[0]["version"] in [v["version"] for v in after]
+    assert call("show", f"f@{kept[0]['version']}").ok().out == "a\n"
+    call("unmount", str(ws.directory), cwd="/").ok()
+    ws.mounted = False
 
 
 def test_uninstall_takes_away_what_install_put_there_and_nothing_else(packages, tmp_path):
