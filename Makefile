@@ -29,7 +29,7 @@ NEED_CI := $(if $(CI),npm:npm shellcheck:shellcheck systemd-analyze:systemd vagr
 NEED_TEST := $(NEED_BUILD) git:git sqlite3:sqlite3 rsync:rsync patch:patch setfacl:acl setfattr:attr ps:procps \
 	setcap:libcap2-bin tmux:tmux vi:vim-tiny tar:tar findmnt:util-linux $(NEED_CI)
 
-.PHONY: help mount unmount test stress bench check ci clean lock install uninstall deb vagrant-tools vagrant-box vagrant-test system-build system-test workspace-named FORCE
+.PHONY: help mount unmount test stress bench profile check ci clean lock install uninstall deb vagrant-tools vagrant-box vagrant-test system-build system-test workspace-named FORCE
 
 help: ## this list
 	@echo "make TARGET [PYTHON=python3.12]"
@@ -74,7 +74,10 @@ stress: system-test $(VENV)/.dev ## the long runs: killed writers, power cuts, r
 
 bench: system-build $(VENV)/.dev ## side by side: both modes, native, and other passthrough filesystems (ARGS='-n 1 --only find')
 	@FSGUARD_TASK=bench $(VENV)/bin/python -m tests.bench $(ARGS) # as an agent's command would
-	$(if $(strip $(ARGS)),,$(VENV)/bin/python -m tests.bench.hooks && $(VENV)/bin/python -m tests.bench.turns)
+	$(if $(strip $(ARGS)),,for part in hooks turns decision; do $(VENV)/bin/python -m tests.bench.$$part || exit; done)
+
+profile: system-build $(VENV)/.dev ## where the daemon's time goes (ARGS='--only untar --io daemon')
+	@FSGUARD_TASK=profile $(VENV)/bin/python -m tests.bench.profile $(ARGS)
 
 check: system-build $(VENV)/.dev ## lint, format, types (strict) and the contracts between modules
 	@failed=()

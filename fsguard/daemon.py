@@ -362,13 +362,14 @@ class Ready:
 
 def _io(asked: str) -> tuple[str, str]:
     """(the mode, why that one). MissingError: the one that was asked for cannot be had."""
+    if asked == "daemon":
+        return "daemon", "asked for"
+    if interposed():
+        return "lane", "asked for" if asked == "lane" else "the fastest that can be had here"
+    reason = "pyfuse3's calls into libfuse cannot be interposed here"
     if asked == "lane":
-        if interposed():
-            return "lane", "asked for"
-        reason = "pyfuse3's calls into libfuse cannot be interposed here"
         raise MissingError(f"no lane: {reason}", "mount with --io daemon, or leave the choice to auto")
-    # The lane is young: until it has seen more use, it is for those who ask for it.
-    return "daemon", "asked for" if asked == "daemon" else "the default; --io lane is faster, and new"
+    return "daemon", reason
 
 
 def _memory() -> int:

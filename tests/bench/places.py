@@ -41,7 +41,7 @@ class Place:
         }
         self.at.mkdir(parents=True)
 
-    def _fsguard(self, *args: str) -> str:
+    def fsguard(self, *args: str) -> str:
         command = [sys.executable, "-m", "fsguard.cli", *args]
         done = subprocess.run(command, cwd=ROOT, env=self._env, check=True, capture_output=True, text=True)
         return done.stdout
@@ -52,7 +52,7 @@ class Place:
             return
         if self.name.startswith("fsguard"):
             (self.top / "run").mkdir(mode=0o700)
-            self._fsguard("mount", str(self.at), "--io", self.name.partition(" ")[2] or "auto", "--json")
+            self.fsguard("mount", str(self.at), "--io", self.name.partition(" ")[2] or "auto", "--json")
         else:
             for name in ("src", "lower", "work"):
                 (self.top / name).mkdir()
@@ -78,7 +78,7 @@ class Place:
 
     def close(self) -> None:
         if self.name.startswith("fsguard") and self.pid is not None:
-            self._fsguard("unmount", str(self.at))
+            self.fsguard("unmount", str(self.at))
         elif self.pid is not None:
             subprocess.run(["umount", str(self.at)], check=True, capture_output=True)
         shutil.rmtree(self.top, ignore_errors=True)
