@@ -62,7 +62,9 @@ def test_a_write_waits_for_the_other_tasks_turn(workspace: Workspace, holder: Ag
     holder.finish()
     (result,) = together(late)
     assert result.code == 0 and (workspace.root / "f").read_text() == "late\n"
-    assert kinds(workspace, "L") == ["waited", "stale_write"], "checked when the turn came"
+    assert kinds(workspace, "L") == ["waited", "stale_write"], (
+        f"checked when the turn came\n{result.err}\n{seen}\n{workspace.fsguard('log', '--json').out}"
+    )
     assert '"H"' in result.err
 
 
