@@ -470,6 +470,8 @@ class Guard(Custody, Questions):
             if act is None or undo is None or earlier is None:
                 continue
             revive(state, earlier, act)
+            if value is not None and change.last.get(state) == state.version:
+                self.ledger.remember_content(state, value)
             for victim in victims_of_content(undo, change.actor, first, earlier):
                 kept = change.kept.get(state)
                 self._tell_victim(state, act, change.actor, victim, now, deleted=False, kept=kept)

@@ -386,14 +386,16 @@ class Oracle:
             if content is not None and earlier == content:  # whose work was in that is back with it
                 # (but for whoever has deleted it: that one has given it up)
                 back = [d for d in name.was_alive.get(number, ()) if not self._given_up(d, name)]
-                surely = [*brought, *back, deed]
                 new = [d for d in back if d not in name.alive]
                 name.alive += new
                 name.over.difference_update(new)
                 if number in name.unsure:
-                    name.doubtful.update(new)
+                    name.doubtful.update({*name.alive} - {*brought, deed})
                 else:
+                    surely = [*brought, *back, deed]
                     name.doubtful.difference_update(back)
+        # What an earlier content had no part of is gone; if it is in a later one, it comes from a memory.
+        name.doubtful.update(d for d in name.alive if d not in surely)
         name.was_alive[deed.number] = list(surely)
         if content is None:
             name.over.update(name.deeds)
@@ -703,8 +705,9 @@ class Oracle:
         new.deeds = sorted({*new.deeds, *past}, key=lambda d: d.number)
         for d in past:
             new.hidden[d] = set(old.hidden.get(d, ()))
-            if d in old.laid:
-                new.laid.add(d)
+            for its, theirs in ((new.laid, old.laid), (new.replaced, old.replaced)):
+                if d in theirs:
+                    its.add(d)
             new.over.discard(d)
         for d in lost - set(past):
             new.hidden.setdefault(d, set()).add(who.task)

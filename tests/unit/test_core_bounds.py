@@ -1,6 +1,7 @@
 """Memory has a bound, however many paths and tasks there are.
 
-FSGUARD_BOUNDS_PATHS, FSGUARD_BOUNDS_TASKS: how many to go through (`make stress` takes a million and 10,000).
+FSGUARD_BOUNDS_PATHS, FSGUARD_BOUNDS_TASKS: how many to go through; `make stress` takes a
+million and 10,000 (`tests/stress/test_core_bounds_full.py`).
 """
 
 from __future__ import annotations
@@ -27,12 +28,17 @@ class Nothing:
 
 
 def test_what_is_remembered_stays_within_its_limits() -> None:
-    limits = Limits(paths=PATHS // 10, tasks=TASKS // 10, warnings=500, log=1000)
+    go_through(PATHS, TASKS)
+
+
+def go_through(paths: int, tasks: int) -> None:
+    """Every path read, written by another task and overwritten; a tenth of all may be remembered."""
+    limits = Limits(paths=paths // 10, tasks=tasks // 10, warnings=500, log=1000)
     guard = Guard(Nothing(), limits=limits)
     sizes = []
     tracemalloc.start()
-    for i in range(PATHS):
-        name = f"task{i * TASKS // PATHS}"
+    for i in range(paths):
+        name = f"task{i * tasks // paths}"
         task = guard.tasks.get(name, float(i), guard.ledger.version)
         actor = Actor(task, Process(i % 1000, i), Command(f"c{i}", "cat", task))
         path = b"d%d/f%d" % (i % 100, i)
@@ -43,13 +49,13 @@ def test_what_is_remembered_stays_within_its_limits() -> None:
         edit = Change(actor)
         guard.intend(edit, path, Act.TRUNCATE, float(i))
         guard.done(edit, path, Act.TRUNCATE, float(i))
-        if (i + 1) % (PATHS // 4) == 0:
+        if (i + 1) % (paths // 4) == 0:
             gc.collect()  # what went away in circles
             sizes.append(tracemalloc.get_traced_memory()[0])
     tracemalloc.stop()
     assert len(guard.ledger) <= limits.paths and len(guard.tasks) <= limits.tasks
     assert len(list(guard.outbox)) <= limits.warnings and len(guard.history) <= limits.log
-    print(f"{PATHS} paths, {TASKS} tasks: {[round(s / 1e6, 1) for s in sizes]} MB after each quarter")
+    print(f"{paths} paths, {tasks} tasks: {[round(s / 1e6, 1) for s in sizes]} MB after each quarter")
     assert sizes[-1] < 1.3 * sizes[0], sizes
 
 

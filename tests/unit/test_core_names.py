@@ -317,6 +317,7 @@ def test_the_picture_goes_along_to_a_new_name(w):
 
 def test_a_siblings_file_that_somebody_moved_here_is_the_siblings(w):
     w.run("D").write("g", "d's work")
+    w.run("C").write("f", "c's work")
     w.run("A").read("f")
     w.person("mv g f").rename("g", "f")
     w.run("A").write("f", "mine")

@@ -512,3 +512,15 @@ def test_a_program_that_empties_a_file_and_fills_it_keeps_what_it_had_read(w):
     c = w.run("C")
     c.read("f"), c.unlink("f"), c.end()
     assert victims(w) == {("A", "C"), ("B", "C")}
+
+
+def test_what_was_put_back_twice_undoes_nothing_the_second_time(w):
+    """B had put the old bytes back already, when D, in the moved directory's place, writes them again."""
+    w.file("d/x", "old")
+    w.run("C").write("d/x", "c's work")
+    b = w.run("B")
+    b.read("d/x"), b.write("d/x", "old"), b.end()
+    w.news()
+    d = w.run("D")
+    d.read("d/x"), d.rename("d", "d2"), d.write("d/x", "old"), d.end()
+    assert w.news()[0] == set()
