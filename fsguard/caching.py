@@ -30,12 +30,15 @@ class Caching:
     watched: float
 
     @classmethod
-    def choose(cls, asked: str, in_place: bool) -> Caching:
+    def choose(cls, asked: str, in_place: bool, lane: bool) -> Caching:
+        """Only the lane marks every directory before the kernel is told of it."""
         if asked == "trust":
             return cls(asked, in_place, LONG, LONG)
         if asked == "short":
             return cls(asked, in_place, SHORT, SHORT)
-        return cls(asked, in_place, SHORT, LONG) if in_place else cls(asked, in_place, 0.0, 0.0)
+        if not in_place:
+            return cls(asked, in_place, 0.0, 0.0)
+        return cls(asked, in_place, SHORT, LONG if lane else SHORT)
 
     def report(self, heard: Mapping[str, int], unwatched: str | None) -> dict[str, object]:
         """For status. `heard`: the lane's counters; `unwatched`: why nothing is heard of, None: it is."""
@@ -51,6 +54,8 @@ class Caching:
             reason = f"changes behind the mount are heard of, but in {heard['refused']} directories: {why}"
         else:
             reason = "changes behind the mount are heard of at once"
+            if self.watched <= SHORT:
+                reason += "; the lane (--io lane) keeps it for long"
         return {
             "mode": self.asked,
             "seconds": self.watched if listening else self.plain,

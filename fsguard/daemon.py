@@ -161,7 +161,9 @@ class Daemon:
         self.shield = Shield(self.dispatch, describe)
         observer: Observer = NullObserver() if spec.disabled else self.shield
         self.io, self.io_reason = _io(spec.io)
-        self.caching = Caching.choose(spec.cache or settings.cache, connection.in_place)
+        self.caching = Caching.choose(
+            spec.cache or settings.cache, connection.in_place, lane=self.io == "lane"
+        )
         lifetime = self.caching.plain
         self.operations = Operations(
             connection.workspace_fd,
@@ -210,11 +212,8 @@ class Daemon:
         }
 
     def _cache(self) -> dict[str, object]:
-        lane = self.operations.lane
-        if lane is None:
-            return self.caching.report({}, "only the lane listens (--io lane)")
-        unwatched = None if lane.unwatched is None else why_not(lane.unwatched.errno or 0)
-        return self.caching.report(lane.heard(), unwatched)
+        error = self.operations.unwatched
+        return self.caching.report(self.operations.heard(), why_not(error.errno or 0) if error else None)
 
     async def run(self, ready: Ready, notifier: Notifier) -> None:
         async with trio.open_nursery() as nursery:
@@ -228,6 +227,7 @@ class Daemon:
             if notifier.watchdog is not None:
                 nursery.start_soon(self._signs_of_life, notifier, notifier.watchdog / 2)
             nursery.start_soon(self._signals)
+            nursery.start_soon(self.operations.listen, self.connection.device)
             nursery.start_soon(self._settle)
             nursery.start_soon(self._housekeeping)
             await self.connection.over.wait()

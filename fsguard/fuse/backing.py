@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from errno import EISDIR, ELOOP, EMFILE, ENFILE, ENOENT, ENOTDIR, ENXIO, ESTALE
 from typing import TYPE_CHECKING
@@ -60,6 +60,8 @@ class Backing:
         self._limit = directories
         self._cache: OrderedDict[Node, None] = OrderedDict()
         self.reaper = Reaper()
+        self.opened: Callable[[Node, int], object] = lambda node, fd: None  # before it is looked into
+        self.closing: Callable[[Node], object] = lambda node: None  # nobody knows it any more
 
     def close_all(self) -> None:
         while self._cache:
@@ -80,6 +82,7 @@ class Backing:
         return node.fd
 
     def _hold(self, node: Node, fd: int) -> None:
+        self.opened(node, fd)
         node.fd = fd
         self._cache[node] = None
         if len(self._cache) > self._limit:
@@ -223,6 +226,8 @@ class Backing:
 
     def close(self, node: Node) -> None:
         """The node is dropped from the table."""
+        if node.is_dir:
+            self.closing(node)
         if node.pinned or node in self._cache:
             fd, node.fd = node.fd, -1
             if node.pinned:

@@ -55,6 +55,11 @@ class Connection:
         self.over = trio.Event()  # set when `run` has ended
 
     @property
+    def device(self) -> int:
+        """The FUSE descriptor, once `run` has started."""
+        return self._handshake.libfuse_fd
+
+    @property
     def in_place(self) -> bool:
         return self.workspace == self.mountpoint
 

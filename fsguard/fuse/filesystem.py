@@ -18,6 +18,7 @@ from .lane import Lane, Record
 from .nodes import Node, NodeTable
 from .replies import Attributes
 from .shared import LaneBacking, LaneTable
+from .watch import Watch
 
 __all__ = ["Filesystem", "Request", "Settings"]
 
@@ -74,6 +75,8 @@ class Filesystem(pyfuse3.Operations):
         self.settings = settings or Settings()
         self.observer = observer
         self.lane: Lane | None = None
+        self._watch: Watch | None = None
+        self.unwatched: OSError | None = None  # why nothing is heard of changes behind the mount
         self.backing: Backing
         self.nodes: NodeTable | LaneTable
         if self.settings.lane:
@@ -81,11 +84,18 @@ class Filesystem(pyfuse3.Operations):
             self.lane = Lane(
                 root_fd, s.entry_timeout, s.attr_timeout, s.keep_cache, s.watched_timeout, s.watch
             )
+            self.unwatched = self.lane.unwatched
             self.backing = LaneBacking(root_fd)
             self.nodes = LaneTable(self.backing)
         else:
             self.backing = Backing(root_fd, self.settings.directories)
-            self.nodes = NodeTable(self.backing)
+            self.nodes = table = NodeTable(self.backing)
+            if self.settings.watch:
+                try:
+                    self._watch = watch = Watch(self.backing, table, observer.outside)
+                    self.backing.opened, self.backing.closing = watch.add, watch.forget
+                except OSError as error:
+                    self.unwatched = error
         self.handles = HandleTable()
         self.identity = Identity()
         self.counts: dict[str, int] = defaultdict(int)
@@ -204,7 +214,21 @@ class Filesystem(pyfuse3.Operations):
             if self.lane is not None and not self.lane.makes and self.observer.makes_freely():
                 self.lane.let_make(True)
 
+    async def listen(self, device: int) -> None:
+        """Hear of changes behind the mount, until cancelled; `device`: the FUSE descriptor.
+
+        (The lane does so by itself.)
+        """
+        if self._watch is not None:
+            await self._watch.run(device)
+
     # ---- for status ----
+
+    def heard(self) -> dict[str, int]:
+        """What is watched, and how much was heard of it."""
+        if self.lane is not None:
+            return self.lane.heard()
+        return self._watch.heard() if self._watch is not None else {}
 
     def reading(self) -> list[tuple[Hashable, Sequence[bytes]]]:
         """(who, paths) of what the lane has open for reading."""

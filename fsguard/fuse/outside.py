@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from ..observer import Outside
 
-__all__ = ["Outsides"]
+__all__ = ["THERE", "Outsides", "kinds"]
 
 MAX_AUTHORS = 256
 
@@ -16,7 +16,7 @@ _MODIFY, _ATTRIB, _CLOSE_WRITE = 0x2, 0x4, 0x8
 _CREATE, _DELETE, _OVERFLOW = 0x100, 0x200, 0x4000
 _RENAME, _ONDIR = 0x10000000, 0x40000000
 # lane/watch.c: created and deleted, in whatever order, and there now; no change, but a file of /proc/PID.
-_THERE, _AUTHOR = 1 << 62, 1 << 61
+THERE, _AUTHOR = 1 << 62, 1 << 61
 
 
 class Outsides:
@@ -33,8 +33,9 @@ class Outsides:
             if mask & _AUTHOR:
                 self._note(pid, (path or b"").decode("ascii"), target or b"")
             else:
-                kinds = _kinds(mask)
-                yield Outside(kinds, path, target, pid, at, bool(mask & _ONDIR), self._authors.get(pid, {}))
+                yield Outside(
+                    kinds(mask), path, target, pid, at, bool(mask & _ONDIR), self._authors.get(pid, {})
+                )
 
     def _note(self, pid: int, name: str, text: bytes) -> None:
         if name == "stat" or pid not in self._authors:  # the first that is read
@@ -45,21 +46,21 @@ class Outsides:
         self._authors[pid][name] = text
 
 
-def _kinds(mask: int) -> list[str]:
+def kinds(mask: int) -> list[str]:
     """Equal events merge into one, so several things may have happened; they are put in the likely order."""
-    kinds = []
+    found = []
     if mask & _OVERFLOW:
-        kinds.append("lost")
+        found.append("lost")
     if mask & _RENAME:
-        kinds.append("rename")
-    if mask & _DELETE and mask & _THERE:
-        kinds.append("delete")
+        found.append("rename")
+    if mask & _DELETE and mask & THERE:
+        found.append("delete")
     if mask & _CREATE:
-        kinds.append("create")
+        found.append("create")
     if mask & _MODIFY or (mask & _CLOSE_WRITE and not mask & _CREATE):
-        kinds.append("write")
+        found.append("write")
     if mask & _ATTRIB and not mask & (_CREATE | _MODIFY | _DELETE):
-        kinds.append("attributes")
-    if mask & _DELETE and not mask & _THERE:
-        kinds.append("delete")
-    return kinds
+        found.append("attributes")
+    if mask & _DELETE and not mask & THERE:
+        found.append("delete")
+    return found

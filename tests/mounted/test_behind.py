@@ -20,7 +20,7 @@ SOON = 0.1
 """Seconds within which a change is visible through the mount."""
 
 
-@pytest.fixture(params=["lane"])
+@pytest.fixture(params=["lane", "daemon"])
 def io(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
