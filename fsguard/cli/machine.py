@@ -67,6 +67,7 @@ def examine() -> list[Finding]:
         runtime_directory(),
         state_directory(),
         open_files(),
+        behind(),
         container(),
     ]
 
@@ -82,6 +83,30 @@ def kernel(release: str) -> Finding:
         hint = "from 6.9 on, data can flow in the kernel and a dead daemon can be replaced"
         return Finding("kernel", "note", f"Linux {release}: no FUSE passthrough, no resend", hint)
     return Finding("kernel", "ok", f"Linux {release}, with FUSE passthrough and resend")
+
+
+def behind(directory: str = ".") -> Finding:
+    """Where changes behind the mount are heard of, the kernel may keep what it knows for long."""
+    from fsguard.caching import why_not
+    from fsguard.fuse.fanotify import Group
+
+    where = os.path.abspath(directory)
+    try:
+        group = Group()
+        try:
+            fd = os.open(directory, os.O_PATH | os.O_CLOEXEC)
+            try:
+                group.mark(fd)
+            finally:
+                os.close(fd)
+        finally:
+            group.close()
+    except OSError as error:
+        hint = "so the kernel keeps names and contents for a second only; --cache trust, if nobody makes any"
+        return Finding(
+            "behind", "note", f"changes behind a mount of {where}: {why_not(error.errno or 0)}", hint
+        )
+    return Finding("behind", "ok", f"changes behind a mount of {where} are heard of at once")
 
 
 def device(path: str = "/dev/fuse") -> Finding:

@@ -12,7 +12,7 @@ import struct
 from errno import EINVAL, EPERM, EREMOTE
 from typing import NamedTuple
 
-__all__ = ["DATA", "NAMES", "OVERFLOW", "Event", "Group", "Place", "parse"]
+__all__ = ["DATA", "NAMES", "OVERFLOW", "Event", "Group", "Place", "is_shared", "parse"]
 
 # include/uapi/linux/fanotify.h
 MODIFY, ATTRIB, CLOSE_WRITE, CREATE, DELETE, OVERFLOW = 0x2, 0x4, 0x8, 0x100, 0x200, 0x4000
@@ -100,7 +100,7 @@ class Group:
 def _key(directory: int) -> bytes:
     """Filesystem id and file handle, as they stand in events."""
     fsid = os.fstatvfs(directory).f_fsid
-    if _type(directory) in _SHARED:
+    if is_shared(directory):
         raise OSError(EREMOTE, "other machines may change it")
     handle = (ctypes.c_char * (8 + _HANDLE_MAX))()
     mount_id = _int()
@@ -118,10 +118,11 @@ class _Statfs(ctypes.Structure):
     _fields_ = [("type", ctypes.c_long), ("rest", ctypes.c_char * 248)]
 
 
-def _type(fd: int) -> int:
+def is_shared(fd: int) -> bool:
+    """Whether others may change the filesystem without this kernel's knowing."""
     found = _Statfs()
     _check(_libc.fstatfs(fd, ctypes.byref(found)))
-    return int(found.type) & 0xFFFFFFFF
+    return int(found.type) & 0xFFFFFFFF in _SHARED
 
 
 def parse(buffer: bytes) -> list[Event]:

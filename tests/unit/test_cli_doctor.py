@@ -35,6 +35,14 @@ def test_nothing_needed_or_nothing_known_is_no_command():
     assert packages.manager("") is None
 
 
+def test_whether_changes_behind_a_mount_are_heard_of(monkeypatch, tmp_path):
+    found = machine.behind(str(tmp_path))
+    assert (found.name, str(tmp_path) in found.detail) == ("behind", True)
+    monkeypatch.setattr("fsguard.fuse.fanotify.is_shared", lambda fd: True)
+    found = machine.behind(str(tmp_path))
+    assert found.state == "note" and "other machines" in found.detail and "--cache trust" in found.hint
+
+
 def test_root_needs_no_sudo(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert packages.install_command(["headers"], "ID=debian") == "apt-get install libfuse3-dev"

@@ -13,11 +13,12 @@ from fsguard.errors import BusyError, DaemonError, MissingError, RefusedError, U
 def test_all_our_options_are_read():
     found = mountoptions.parse(
         'policy=block,wait=10s,config=/etc/a.toml,"state_dir=/var/lib/a,b",operator=runner,operator=0,'
-        "allow_other,io=daemon"
+        "allow_other,io=daemon,cache=trust"
     )
     assert (found.policy, found.wait, found.config) == ("block", 10.0, "/etc/a.toml")
     assert (found.state_dir, found.operators) == ("/var/lib/a,b", ["runner", "0"])
-    assert (found.allow_other, found.io, found.remount, found.flags) == (True, "daemon", False, ())
+    assert (found.allow_other, found.io, found.cache, found.remount) == (True, "daemon", "trust", False)
+    assert found.flags == ()
 
 
 @pytest.mark.parametrize(
@@ -98,6 +99,7 @@ def test_times(text, seconds):
         ("ro=1", "unknown mount option", ""),
         ('a="b', "quote", ""),
         ("io=passthrough", "io is one of auto, lane, daemon", ""),
+        ("cache=long", "cache is one of auto, short, trust, not long", ""),
         ("po\nlicy", "unknown mount option", ""),
     ],
 )
