@@ -41,6 +41,9 @@ options:
   wait=TIME              how long an open waits for its turn: 10s, 500ms, 2min
   config=FILE            instead of fsguard.toml in the workspace
   state_dir=DIR          for kept bytes and the log (root's default: below /var/lib/fsguard)
+  io=auto|lane|daemon    who answers what needs no decision: compiled code, or Python for everything
+  cache=auto|short|trust what the kernel may keep: for long where changes behind the mount are heard of,
+                         for a second, or for long since nobody makes any
   operator=USER          who else may use the control socket; may be given several times
   allow_other, noallow_other   let other users in (root's default), or not
   ro, nosuid, nodev, noexec, noatime, ... and their opposites, as in mount(8)
