@@ -177,7 +177,7 @@ class _Teller:
     """Tells the kernel, in a thread of its own: that waits for locks of callers who may wait for us."""
 
     def __init__(self, device: int) -> None:
-        self._device = device
+        self._device = os.dup(device)  # its own: the other may be closed under its hands
         self._queue: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="teller", daemon=True)
         self._thread.start()
@@ -203,6 +203,7 @@ class _Teller:
             except queue.Empty:
                 notice = (0, b"")
             if notice is None:
+                os.close(self._device)
                 return
             now = time.monotonic()
             if notice[0]:

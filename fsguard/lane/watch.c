@@ -48,6 +48,7 @@ enum {
 };
 
 static int group = -1, nudge = -1, mount_fd = -1;
+static int device = -1; /* the teller's own: that of the lane may be closed under its hands */
 static pid_t self;
 static atomic_ullong own_events, foreign_events, overflows, lost_changes, refused;
 static atomic_int refused_error;
@@ -388,7 +389,7 @@ static void notify(int code, const void *body, size_t size, const char *name, si
 {
     struct wire_out out = {.len = (uint32_t)(sizeof out + size + length), .error = code};
     struct iovec parts[3] = {{&out, sizeof out}, {(void *)body, size}, {(void *)name, length}};
-    while (writev(lane.device, parts, name ? 3 : 2) < 0 && errno == EINTR)
+    while (writev(device, parts, name ? 3 : 2) < 0 && errno == EINTR)
         ; /* ENOENT: it does not know it */
 }
 
@@ -582,6 +583,7 @@ static void *teller(void *unused)
         }
     }
     pthread_mutex_unlock(&tell_lock);
+    close(device);
     return unused;
 }
 
@@ -833,7 +835,8 @@ bool watch_serve(void)
         return false;
     }
     pthread_detach(thread);
-    if (pthread_create(&thread, NULL, teller, NULL) != 0)
+    device = fcntl(lane.device, F_DUPFD_CLOEXEC, 3);
+    if (device < 0 || pthread_create(&thread, NULL, teller, NULL) != 0)
         return false;
     pthread_detach(thread);
     return true;

@@ -40,7 +40,8 @@ class Behind:
         place = directory.parent / "bind"
         place.mkdir(exist_ok=True)
         self.cwd = place / directory.name
-        start = 'mount --bind "$1" "$2" && exec "$3" -c "$4" "$5"'
+        # It shall not keep copies of other guards' mounts alive.
+        start = 'umount --lazy --all --types fuse.fsguard; mount --bind "$1" "$2" && exec "$3" -c "$4" "$5"'
         sh = ["unshare", "--mount", "sh", "-c", start, "sh", str(directory.parent), str(place)]
         self._process = subprocess.Popen(
             [*sh, sys.executable, _SCRIPT, str(self.cwd)],
