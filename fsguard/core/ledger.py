@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from fsguard.core.authors import GONE, bring, changing, trim
 from fsguard.core.model import Act, Actor, Content, Look, PathState, Process, Task, Write
+from fsguard.core.names import Names
 
 __all__ = ["Ledger"]
 
@@ -33,6 +34,7 @@ class Ledger:
         self.max_paths = max_paths
         self.version = first
         self._paths: OrderedDict[bytes, PathState] = OrderedDict()
+        self._names = Names(self._paths)
         # A process's look holds on to a path's state even when the path was forgotten.
         self._max_process_looks = max(MIN_PROCESS_LOOKS, max_paths // 4)
         self._readers: OrderedDict[Process, None] = OrderedDict()
@@ -52,8 +54,9 @@ class Ledger:
         state = self._paths.get(path)
         if state is None:
             state = self._paths[path] = PathState(path)
+            self._names.came(path)
             while len(self._paths) > self.max_paths:
-                self._paths.popitem(last=False)
+                self._names.went(self._paths.popitem(last=False)[0])
         else:
             self._paths.move_to_end(path)
         return state
@@ -192,10 +195,11 @@ class Ledger:
         """Forget all about a path."""
         if self._paths.get(state.path) is state:
             del self._paths[state.path]
+            self._names.went(state.path)
 
     def below(self, directory: bytes) -> list[PathState]:
-        prefix = directory + b"/"
-        return [s for p, s in self._paths.items() if p.startswith(prefix)]
+        """What is known of paths below `directory`; takes as long as they are many."""
+        return [self._paths[p] for p in self._names.below(directory)]
 
 
 def _one_program(write: Write, actor: Actor) -> bool:
