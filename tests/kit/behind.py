@@ -13,15 +13,18 @@ from typing import Any
 __all__ = ["Behind", "behind"]
 
 _SCRIPT = """
-import json, os, sys
+import json, mmap, os, sys
 os.chdir(sys.argv[1])
 def write(path, text, mode="w"):
     with open(path, mode) as f:
         f.write(text)
+def store(path, text):
+    with open(path, "r+b") as f, mmap.mmap(f.fileno(), 0) as mapped:
+        mapped[: len(text)] = text.encode()
 acts = {
     "write": write, "append": lambda p, t: write(p, t, "a"), "chmod": os.chmod, "rename": os.rename,
     "unlink": os.unlink, "mkdir": os.mkdir, "rmdir": os.rmdir, "symlink": os.symlink, "link": os.link,
-    "truncate": os.truncate, "utime": os.utime,
+    "truncate": os.truncate, "utime": os.utime, "store": store,
     "many": lambda stem, count: [write(f"{stem}{i}", "") for i in range(count)],
 }
 print(os.getpid(), flush=True)

@@ -39,11 +39,11 @@ def guarded(make_workspace: Callable[..., Workspace], io: str) -> Iterator[tuple
         workspace.unmount()
 
 
-def until(what: str, holds: Callable[[], bool]) -> float:
-    """Seconds until it does; fails after SOON."""
+def until(what: str, holds: Callable[[], bool], seconds: float = SOON) -> float:
+    """Seconds until it does; fails after `seconds`."""
     begin = time.monotonic()
     while not holds():
-        assert time.monotonic() - begin < SOON, f"{what}: not visible after {SOON} s"
+        assert time.monotonic() - begin < seconds, f"{what}: not visible after {seconds} s"
     return time.monotonic() - begin
 
 
@@ -206,6 +206,88 @@ def test_a_thousand_changes_from_behind(guarded: tuple[Workspace, Behind]) -> No
     assert world.logged <= found, f"not on record: {sorted(world.logged - found)[:10]}"
     ours = [e for e in entries if e["pid"] != worker.pid and e["op"] != "read"]
     assert not ours, f"nobody else has changed anything: {ours[:3]}"
+
+
+def snapshot(root: Path) -> dict[str, tuple[object, ...]]:
+    """All that a tree shows: names, attributes, contents."""
+    found: dict[str, tuple[object, ...]] = {}
+    for directory, below, files in os.walk(root):
+        for name in below + files:
+            path = Path(directory, name)
+            st = path.lstat()
+            facts: tuple[object, ...] = (st.st_mode, st.st_nlink, st.st_mtime_ns, st.st_ctime_ns)
+            if stat.S_ISLNK(st.st_mode):
+                facts += (os.readlink(path),)
+            elif stat.S_ISREG(st.st_mode):
+                facts += (st.st_size, path.read_bytes())
+            found[os.path.relpath(path, root)] = facts
+    return found
+
+
+def test_what_both_sides_do_shows_alike(guarded: tuple[Workspace, Behind]) -> None:
+    """Files, links and directories, made, moved and removed through the mount and behind it, in turn."""
+    workspace, worker = guarded
+    behind_it = Path(f"/proc/{worker.pid}/cwd")
+    root, rng = workspace.root, random.Random(5)
+
+    def ours(act: str, *words: object) -> None:
+        paths = [root / w if isinstance(w, str) and (i == 0 or act in ("rename", "link")) else w
+                 for i, w in enumerate(words)]  # fmt: skip
+        if act == "write":
+            Path(str(paths[0])).write_text(str(paths[1]))
+        elif act == "symlink":
+            os.symlink(str(words[0]), root / str(words[1]))
+        else:
+            getattr(os, act)(*paths)
+
+    def alike() -> bool:
+        try:
+            return snapshot(root) == snapshot(behind_it)
+        except FileNotFoundError:  # moved between a listing and the look at what it said
+            return False
+
+    for number in range(120):
+        tree = snapshot(behind_it)
+        directories = ["", *(n for n, f in tree.items() if stat.S_ISDIR(f[0]))]  # type: ignore[arg-type]
+        files = [n for n, f in tree.items() if stat.S_ISREG(f[0])]  # type: ignore[arg-type]
+        do = rng.choice([ours, worker])
+        fresh = os.path.join(rng.choice(directories), f"n{number}")
+        some = rng.choice(files) if files else None
+        acts = "write write rewrite mkdir symlink link chmod rename over move unlink"
+        act = rng.choice(acts.split())
+        if act == "write" or some is None:
+            do("write", fresh, "x" * rng.randrange(9))
+        elif act == "rewrite":
+            do("write", some, str(number))
+        elif act == "mkdir":
+            do("mkdir", fresh)
+        elif act == "symlink":
+            do("symlink", f"to{number}", fresh)
+        elif act == "link":
+            do("link", some, fresh)
+        elif act == "chmod":
+            do("chmod", some, rng.choice([0o600, 0o644, 0o755]))
+        elif act == "rename":
+            do("rename", some, fresh)
+        elif act == "over":
+            do("rename", some, rng.choice(files))
+        elif act == "move":
+            directory = rng.choice(directories)
+            if directory and not fresh.startswith(directory + "/"):
+                do("rename", directory, fresh)
+        else:
+            do("unlink", some)
+        whose = "ours" if do is ours else "theirs"
+        until(f"{whose}: {act} {some} {fresh}", alike, seconds=2)
+
+
+def test_stores_through_a_mapping_show_when_it_is_closed(guarded: tuple[Workspace, Behind]) -> None:
+    workspace, worker = guarded
+    assert (workspace.root / "f").read_text() == "old\n"
+    worker("store", "f", "new")
+    until("the store", lambda: (workspace.root / "f").read_text() == "new\n")
+    entries = workspace.fsguard("log", "f", "--json").lines()
+    assert any(e["op"] == "write" and e["pid"] == worker.pid for e in entries)
 
 
 def test_who_has_read_it_is_told(guarded: tuple[Workspace, Behind]) -> None:
