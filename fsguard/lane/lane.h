@@ -181,7 +181,8 @@ struct handle *handle_add(struct node *node, int fd, struct who who);
 void handle_close(uint64_t fh);
 struct handle *handle_get(uint64_t fh);
 void handle_each(void (*each)(void *, const struct handle *), void *with);
-uint64_t handle_count(void);
+uint64_t handle_count(void); /* without those that Python counts */
+void handle_pythons(struct handle *handle);
 void attr_fill(struct wire_attr *attr, const struct stat *st);
 /* For how long (ns) the kernel may believe names in a directory, and attributes. With the lock. */
 uint64_t entry_life(const struct node *parent);

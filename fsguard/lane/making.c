@@ -251,7 +251,7 @@ void making_handed_over(struct node *node)
 {
     struct handle *h = node->making;
     node->making = NULL;
-    h->pythons = true;
+    handle_pythons(h);
     record_push((struct record){.kind = OPENED, .actor = h->who.actor, .time = h->made_at, .node = node, .fh = h->fh,
                                 .wrote = has_written(node)});
 }

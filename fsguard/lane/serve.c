@@ -150,6 +150,12 @@ void handle_each(void (*each)(void *, const struct handle *), void *with)
 
 uint64_t handle_count(void) { return handle_total; }
 
+void handle_pythons(struct handle *h)
+{
+    h->pythons = true;
+    handle_total--;
+}
+
 /* Good without the lock until its RELEASE, which the kernel sends when nothing else is under way. */
 struct handle *handle_get(uint64_t fh)
 {
@@ -170,7 +176,7 @@ void handle_close(uint64_t fh)
     struct handle *h = *at;
     if (h) {
         *at = h->chain;
-        handle_total--;
+        handle_total -= !h->pythons;
         if (h->node->making == h)
             making_done(h);
         node_release(h->node);

@@ -103,12 +103,14 @@ WAYS = {
 def test_python_goes_on_with_what_something_else_concerns(
     kernel: Kernel, root: Path, there: int, way: str
 ) -> None:
+    before = engine.load()["handles"]
     node, fh = kernel.made(there, b"f", flags=os.O_RDWR | os.O_CREAT)
     assert kernel.write(node, fh, b"first", pid=k.ME()) is not None
     WAYS[way](kernel, node, fh)
     records = engine.take_records()
     assert next((r[0], r[1], r[5], r[6]) for r in records) == ("opened", 7, fh, True)
     assert [r[0] for r in records[1:]] == (["looked"] if way == "a look" else [])
+    assert engine.load()["handles"] == before + len(records) - 1, "Python counts it"
     fd, flags, tid = engine.making(fh)
     assert (os.pread(fd, 10, 0), flags, tid) == (b"first", os.O_RDWR | os.O_CREAT, k.ME())
     os.close(fd)
