@@ -65,8 +65,8 @@ unmount: workspace-named ## end the guard of a directory (says who holds it open
 
 test: system-test $(VENV)/.dev ## all tests: core, adapters, and real mounts (ARGS='-k NAME' for some)
 	@$(VENV)/bin/python -m pytest $(wildcard tests/unit tests/adapter tests/mounted) $(ARGS)
-	# Once more with the lane: what decides in every mode. (ARGS choose among the tests above.)
-	$(if $(strip $(ARGS)),,FSGUARD_TEST_IO=lane $(VENV)/bin/python -m pytest \
+	# Once more without the lane: what decides in every mode. (ARGS choose among the tests above.)
+	$(if $(strip $(ARGS)),,FSGUARD_TEST_IO=daemon $(VENV)/bin/python -m pytest \
 	  $(wildcard tests/mounted/test_posix_*.py) tests/mounted/test_warnings.py)
 
 stress: system-test $(VENV)/.dev ## the long runs: killed writers, power cuts, random schedules (ARGS as for test)
