@@ -169,15 +169,18 @@ def tokens(content: bytes) -> list[bytes]:
 
 
 class Oracle:
-    """:param parents: task → parent."""
+    """:param parents: task → parent.
+    :param watched: there are tasks from the beginning.
+    """
 
-    def __init__(self, parents: dict[str, str] | None = None) -> None:
+    def __init__(self, parents: dict[str, str] | None = None, watched: bool = True) -> None:
         self.parents = parents or {}
         self.files: dict[str, list[bytes]] = {}  # one-element lists: names of one file share theirs
         self.names: dict[str, Name] = {}
         self.memory: dict[tuple[int, str], int] = {}  # what a process itself has taken in
         self.pending: dict[str, Pending] = {}
         self.number = 0
+        self.watched = watched
         self.must: list[Finding] = []
         self.may: list[Finding] = []
         self.notes: list[Finding] = []
@@ -234,6 +237,7 @@ class Oracle:
 
     def look(self, who: Who, path: str) -> None:
         """`who` reads the whole content of `path`, or finds that there is nothing to read."""
+        self.watched = self.watched or who.task is not None
         if path not in self.files:
             name = self.name(path)
             if who.task is not None and who.task in name.pictures:
@@ -374,6 +378,9 @@ class Oracle:
         """`path` now holds `content`, made from what was known at `known` (None: from what was there)."""
         name = self.name(path)
         name.deeds.append(deed)
+        self.watched = self.watched or who.task is not None
+        if not self.watched:  # before the first task comes, nothing is read to remember it
+            name.unsure.update(n for n, _ in name.contents)
         if name.cleared is not None:
             by, kept = name.cleared
             name.cleared = None
@@ -666,7 +673,7 @@ class Oracle:
         current = old.number
         up_to_date = {t: p for t, p in old.pictures.items() if p.there and p.number >= old.number}
         outdated = {t: p for t, p in old.pictures.items() if p.there and p.number < old.number}
-        fresh = not new.deeds and not new.pictures
+        unwritten, looked = not new.deeds, set(new.pictures)
         known = -1 if ignorant or over is None else self._known(who, target)
         brought = [d for d in old.alive if not d.gone]
         past = [d for d in old.deeds if d not in old.over]
@@ -714,7 +721,7 @@ class Oracle:
         for task, picture in up_to_date.items():
             new.pictures[task] = picture.carried(current, new.number)
         for task, picture in outdated.items():
-            if fresh or task == who.task:
+            if (unwritten and task not in looked) or task == who.task:
                 new.pictures[task] = picture.carried(current, new.number)
         if who.task is not None:
             if not ignorant:

@@ -75,7 +75,7 @@ class Schedule:
         self.workspace = workspace
         self.random = random.Random(seed)
         self.seed = seed
-        self.oracle = Oracle(PARENTS)
+        self.oracle = Oracle(PARENTS, watched=False)
         self.marks = 0
         self.processes = 0
         self.holders: list[Holder] = []

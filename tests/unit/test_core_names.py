@@ -349,3 +349,13 @@ def test_a_directory_moves_without_files_that_nobody_has_changed_or_looked_at(w)
     w.run("D").rename("d", "d2")
     w.run("A").patch("d2/x", "a")
     assert not w.told()
+
+
+def test_an_old_look_goes_along_though_somebody_else_has_looked_at_the_name(w):
+    w.run("A").write("f", "mine")
+    w.run("B").edit("f", "b's work")
+    w.run("C").read("dx")
+    b = w.run("B")
+    b.rename("f", "dx"), b.end()
+    w.run("A").edit("dx", "formatted")
+    assert w.notes() == {("A", "dx", "stale_view", "B")}
