@@ -343,16 +343,29 @@ static struct {
     int64_t until;
 } authors[AUTHORS]; /* the reader's */
 
+/* Field 20 (num_threads) of proc(5). */
+static long threads_of(char *stat)
+{
+    char *at = strrchr(stat, ')');
+    for (int field = 2; at && field < 20; field++)
+        at = strchr(at + 1, ' ');
+    return at ? strtol(at + 1, NULL, 10) : 0;
+}
+
 static void author_note(int pid)
 {
+    /* The last two take a lock of the process's address space, which another of its threads may hold for
+     * however long: then that is left to Python, which has the patience. */
     static const char *const names[] = {"stat", "cgroup", "cmdline", "environ"};
+    enum { UNLOCKED = 2 };
+    unsigned most = UNLOCKED;
     int64_t now = monotonic_ns();
     unsigned place = (unsigned)pid % AUTHORS;
     if (pid <= 0 || (authors[place].pid == pid && now < authors[place].until))
         return;
     authors[place].pid = pid, authors[place].until = now + AUTHOR_NS;
-    char *text = malloc(AUTHOR_TEXT);
-    for (unsigned i = 0; text && i < sizeof names / sizeof *names; i++) {
+    char *text = malloc(AUTHOR_TEXT + 1);
+    for (unsigned i = 0; text && i < most; i++) {
         char path[40];
         snprintf(path, sizeof path, "/proc/%d/%s", pid, names[i]);
         int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -362,6 +375,9 @@ static void author_note(int pid)
             size += (size_t)got;
         if (fd >= 0)
             close(fd);
+        text[size] = 0;
+        if (i == 0 && threads_of(text) == 1)
+            most = sizeof names / sizeof *names;
         if (size)
             change_add(CHANGE_AUTHOR, pid, names[i], strlen(names[i]), text, size);
     }
