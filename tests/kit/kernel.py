@@ -45,7 +45,7 @@ SECONDS = 10.0
 
 def known(actor: int, group: int = 0) -> None:
     """This thread is that actor's from now on."""
-    assert engine.know(ME(), actor, group, 60.0)
+    assert engine.know(ME(), actor, group, 3600.0)
 
 
 @dataclass
