@@ -179,6 +179,7 @@ class Daemon:
         )
         self.dispatch.take_records = self.operations.take_records
         self.dispatch.reading = self.operations.reading
+        self.dispatch.waiting.leases.before_granting = self.operations.let_nobody_make
         if self.operations.lane is not None:
             self.operations.lane.group_of = lambda actor: actor.task if isinstance(actor, Actor) else None
             self.resolver.changed = self.operations.lane.forget

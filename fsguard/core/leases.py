@@ -76,6 +76,8 @@ class Leases:
     def __init__(self, writing: Writing, ended: Callable[[], None] = lambda: None) -> None:
         self._writing = writing
         self._ended = ended
+        # Called before anything is granted: others may be writing past us, see `fuse/lane.py`.
+        self.before_granting: Callable[[], object] = lambda: None
         self.held: dict[int, Lease] = {}
         self._queue: list[LeaseTicket] = []
         self._ids = count(1)
@@ -144,6 +146,8 @@ class Leases:
         self._expire(now)
         granted: list[LeaseTicket] = []
         self._queue = [t for t in self._queue if t.task.ended is None]
+        if self._queue:
+            self.before_granting()
         for i, ticket in enumerate(self._queue):
             holder = next((le for le in self.held.values() if self._clash(le, ticket)), None)
             if holder is not None:

@@ -178,7 +178,7 @@ class Lane:
         return engine.add_handle(id_, fd, self._number(actor), self._group(actor))
 
     def making(self, fh: int) -> tuple[int, int, int]:
-        """(a descriptor for the caller to close, flags, thread) of a file that Python goes on with."""
+        """(descriptor, flags, thread) of a file that Python goes on with, and closes."""
         return engine.making(fh)
 
     def close_handle(self, fh: int) -> None:

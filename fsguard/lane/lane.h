@@ -178,7 +178,8 @@ void listing_undo(const char *out, size_t size); /* the kernel did not get it */
 #define LANE_FH (1ULL << 62) /* Python counts from 1 */
 /* The lock is held by the caller; takes fd over and a hold of the node. NULL: out of memory. */
 struct handle *handle_add(struct node *node, int fd, struct who who);
-void handle_close(uint64_t fh);
+/* False: Python goes on with it, and closes it (and its descriptor) itself. */
+bool handle_close(uint64_t fh, bool by_python);
 struct handle *handle_get(uint64_t fh);
 void handle_each(void (*each)(void *, const struct handle *), void *with);
 uint64_t handle_count(void); /* without those that Python counts */

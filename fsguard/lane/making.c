@@ -224,8 +224,7 @@ enum verdict do_create(struct wire_in *in, struct node *parent, char *body, size
         reply_error(in, error);
     } else if (!reply(in, &out, sizeof out)) {
         take_back(out.entry.nodeid);
-        if (!h->pythons)
-            handle_close(out.open.fh);
+        handle_close(out.open.fh, false);
     }
     return DONE;
 }
@@ -359,9 +358,10 @@ enum verdict do_unlink(struct wire_in *in, struct node *parent, char *body, size
     bool plain = dir >= 0 && fstatat(dir, body, &st, AT_SYMLINK_NOFOLLOW) == 0 && node_is(node, &st)
                  && st.st_nlink == names;
     lock();
-    plain = plain && record_path(&record, parent, body, length);
+    plain = plain && node->own == who.group && node->own_epoch == own_epoch && atomic_load(&lane.making)
+            && record_path(&record, parent, body, length);
     unlock();
-    if (!plain) { /* something happened behind the mount */
+    if (!plain) { /* something happened behind the mount, or to the file: an open asks for no lock that we have */
         if (dir >= 0)
             dir_release(parent);
         give_up(node);

@@ -203,25 +203,23 @@ static PyObject *py_take_records(PyObject *self, PyObject *none)
     return all;
 }
 
-/* (a descriptor of the caller's own, flags, tid) of a file that was made here. */
+/* (the descriptor, flags, tid) of a file that was made here; it is Python's to close from now on, when
+ * the handle is released. (Not a copy: without a free descriptor, what is written next would be lost.) */
 static PyObject *py_making(PyObject *self, PyObject *arg)
 {
     (void)self;
     ID_ONLY(arg, fh)
     struct handle *h = handle_get(fh);
-    if (h == NULL)
+    if (h == NULL || !h->pythons)
         return os_error(EBADF);
-    int fd = fcntl(h->fd, F_DUPFD_CLOEXEC, 3);
-    if (fd < 0)
-        return os_error(errno);
-    return Py_BuildValue("iII", fd, h->flags, h->tid);
+    return Py_BuildValue("iII", h->fd, h->flags, h->tid);
 }
 
 static PyObject *py_close_handle(PyObject *self, PyObject *arg)
 {
     (void)self;
     ID_ONLY(arg, fh)
-    handle_close(fh);
+    handle_close(fh, true);
     Py_RETURN_NONE;
 }
 

@@ -167,13 +167,17 @@ struct handle *handle_get(uint64_t fh)
     return h;
 }
 
-void handle_close(uint64_t fh)
+bool handle_close(uint64_t fh, bool by_python)
 {
     lock();
     struct handle **at = &handles[fh % HANDLE_BUCKETS];
     while (*at && (*at)->fh != fh)
         at = &(*at)->chain;
     struct handle *h = *at;
+    if (h && h->pythons && !by_python) {
+        unlock();
+        return false;
+    }
     if (h) {
         *at = h->chain;
         handle_total -= !h->pythons;
@@ -183,10 +187,11 @@ void handle_close(uint64_t fh)
     }
     unlock();
     if (h == NULL)
-        return;
-    if (h->fd >= 0)
+        return true;
+    if (h->fd >= 0 && !h->pythons)
         close(h->fd);
     free(h);
+    return true;
 }
 
 /* ---- grants ---- */
@@ -469,7 +474,7 @@ static enum verdict do_open(struct wire_in *in, struct node *node, char *body, s
     }
     struct wire_open_out out = {.fh = h->fh, .open_flags = lane.open_flags};
     if (!reply(in, &out, sizeof out))
-        handle_close(h->fh);
+        handle_close(h->fh, false);
     return DONE;
 }
 
@@ -534,10 +539,8 @@ static enum verdict do_release(struct wire_in *in, struct node *node, char *body
     if (size < sizeof release)
         return reply_error(in, -EINVAL), DONE;
     memcpy(&release, body, sizeof release);
-    struct handle *h = release.fh & LANE_FH ? handle_get(release.fh) : NULL;
-    if (!(release.fh & LANE_FH) || (h && h->pythons))
+    if (!(release.fh & LANE_FH) || !handle_close(release.fh, false))
         return FORWARD;
-    handle_close(release.fh);
     reply(in, NULL, 0);
     return DONE;
 }

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import stat
 import struct
+import threading
 from errno import EEXIST, EINVAL, ENOENT, ENOTEMPTY, ESTALE
 from pathlib import Path
 
@@ -122,6 +125,54 @@ def test_python_goes_on_with_what_something_else_concerns(
     with pytest.raises(OSError):
         engine.making(fh)
     assert kernel.unlink(there, b"f") is None, "nobody is alone with it"
+
+
+def test_a_file_is_either_told_of_or_handed_over(kernel: Kernel, root: Path, there: int) -> None:
+    """... while its last descriptor is closed and Python asks for it at the same moment."""
+    want = threading.Barrier(2)
+
+    def ask() -> None:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            while True:
+                want.wait()
+                engine.let_make(False)
+                engine.let_make(True)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    released: dict[int, bool] = {}  # by handle: by the lane
+    told: dict[int, str] = {}
+    try:
+        for i in range(600):
+            engine.let_make(True)
+            node, fh = kernel.made(there, b"%d" % i)
+            unique = kernel.send(k.RELEASE, node, struct.pack("=QIIQ", fh, 0, 0, 0))
+            want.wait()
+            released[fh] = kernel.reply(unique) is not None
+            for record in engine.take_records():
+                told[fh] = record[0]
+            if not released[fh]:
+                os.close(engine.making(fh)[0])
+                engine.close_handle(fh)
+    finally:
+        want.abort()
+        asking.join()
+    assert told == {fh: "made" if by_lane else "opened" for fh, by_lane in released.items()}
+
+
+def test_python_goes_on_without_a_free_descriptor(kernel: Kernel, root: Path, there: int) -> None:
+    node, fh = kernel.made(there, b"f")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        engine.revoke(node)
+        fd = engine.making(fh)[0]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert os.write(fd, b"not lost") == 8 and (root / "f").read_bytes() == b"not lost"
+    os.close(fd)
+    assert kernel.release(node, fh) is None
+    engine.close_handle(fh)
 
 
 def test_a_task_removes_and_links_what_it_is_alone_with(kernel: Kernel, root: Path, there: int) -> None:

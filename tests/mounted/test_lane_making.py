@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.kit.agents import Agent
+from tests.kit.agents import Agent, until
 from tests.kit.mounting import Workspace
 
 # A thread is known from its first open for reading on.
@@ -168,3 +168,21 @@ def test_a_lease_keeps_others_from_making(both: Workspace) -> None:
         result = b.finish()
     assert result.out.strip() in (str(errno.EBUSY), str(errno.EAGAIN))
     assert os.listdir(both.root / "d") == []
+
+
+def test_a_lease_that_had_to_wait_does_so_too(both: Workspace) -> None:
+    script = KNOWN + (
+        "f = open('d/f', 'w')\nstop('writing')\nf.close()\nopen('known').read()\nstop('closed')\n"
+        "open('known').read()\ntry: open('d/g', 'x')\nexcept OSError as e: print(e.errno)\n"
+    )
+    (both.root / "d").mkdir()
+    with Agent(both, "B", script) as b:
+        b.until("writing")
+        asking = both.start(None, "fsguard", "lease", "acquire", "d/**", "--task", "A", "--wait", "20")
+        until(lambda: bool(both.fsguard("lease", "list", "--json").json()["waiting"]))
+        b.go()
+        b.until("closed")
+        assert asking.wait(20) == 0, asking.communicate()
+        result = b.finish()
+    assert result.out.strip() in (str(errno.EBUSY), str(errno.EAGAIN))
+    assert os.listdir(both.root / "d") == ["f"]
