@@ -161,6 +161,8 @@ class Filesystem(pyfuse3.Operations):
                 node = self._there(record.node)
                 if node is not None:
                     observer.linked(who, paths[0], node, at)
+                else:  # nobody else had seen it: there are no looks to carry over
+                    observer.made(who, paths[0], None, at, False)
             else:
                 observer.removed(who, paths[0], at)
                 if observer.misses(paths[0]):

@@ -99,6 +99,13 @@ SCENES: dict[str, list[tuple[str, str]]] = {
         ("A", "open('f', 'w').write('a'); os.unlink('f'); open('f', 'w').write('aa')"),
         ("B", "open('g', 'w').write('b'); os.unlink('g')"),
     ],
+    "linked, and gone before anybody is told": [
+        (
+            "A",
+            "open('known').read(); open('f', 'w').write('a'); os.link('f', 'g'); [os.unlink(n) for n in 'fg']",
+        ),
+        ("B", "open('g', 'w').write('b')"),
+    ],
     "linked, and written under the other name": [
         ("A", "open('f', 'w').write('a'); os.link('f', 'g'); os.unlink('f')"),
         ("B", "open('g').read()"),
