@@ -102,7 +102,8 @@ SCENES: dict[str, list[tuple[str, str]]] = {
     "linked, and gone before anybody is told": [
         (
             "A",
-            "open('known').read(); open('f', 'w').write('a'); os.link('f', 'g'); [os.unlink(n) for n in 'fg']",
+            "open('known').read(); open('f', 'w').write('a'); os.link('f', 'g')\n"
+            "for name in 'fg': os.unlink(name)",
         ),
         ("B", "open('g', 'w').write('b')"),
     ],
