@@ -232,13 +232,8 @@ def test_a_newer_version_under_a_running_daemon(installed, packages, newer, make
     kept = call("versions", "f", "--json").lines()
     assert kept and conflicts("B") == [("f", "A")]
     daemon = call("status", "--json").json()["pid"]
-    holder = subprocess.Popen(
-        ["sh", "-c", "exec 3<f 4>>held; echo in; read x; cat <&3 >&4; echo last >&4"],
-        cwd=ws.directory,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    script = "exec 3<f 4>>held; echo in; read x; cat <&3 >&4; echo last >&4"
+    holder = ws.start(None, "sh", "-c", script, stdin=subprocess.PIPE)
     assert holder.stdout.readline() == "in\n"
 
     place = {"PREFIX": installed, "SBINDIR": installed / "sbin"}
