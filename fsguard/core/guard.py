@@ -369,7 +369,7 @@ class Guard(Custody, Questions):
         raised = [(w, p) for w, p in change.raised if p == state.path]
         kept = change.kept.get(state)
         view = None if raised else view
-        if victims or digest is not None or view is not None:
+        if undo.writers or digest is not None:
             self.deletions[state] = Deletion(
                 change.actor,
                 now,

@@ -12,8 +12,9 @@ others wrote), `Oracle.notes` the notes that have to be told.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import NamedTuple
 
 __all__ = ["Finding", "Oracle", "Who", "kind_class"]
@@ -107,10 +108,12 @@ class Name:
     unsure: set[int] = field(default_factory=set)  # contents that went with their directory, unread
     replaced: set[Deed] = field(default_factory=set)  # deletions by a command that then made it anew
     came: dict[Deed, int] = field(default_factory=dict)  # by a rename, which was that deed
+    back: dict[Deed, int] = field(default_factory=dict)  # so too, where it had been perhaps too long ago
     over: set[Deed] = field(default_factory=set)  # the file that they were in is gone
     cleared: tuple[Who, list[Deed]] | None = None  # by whom, and what it knew of the content
     laid: set[Deed] = field(default_factory=set)  # they came with a file that took the place of another
     doubtful: set[Deed] = field(default_factory=set)  # back with such a content
+    perhaps: dict[int, set[Deed]] = field(default_factory=dict)  # doubtful ones of `was_alive`
 
     @property
     def number(self) -> int:
@@ -141,10 +144,12 @@ class Name:
             set(self.unsure),
             set(self.replaced),
             dict(self.came),
+            dict(self.back),
             set(self.over),
             self.cleared,
             set(self.laid),
             set(self.doubtful),
+            dict(self.perhaps),
         )
 
 
@@ -404,6 +409,7 @@ class Oracle:
         # What an earlier content had no part of is gone; if it is in a later one, it comes from a memory.
         name.doubtful.update(d for d in name.alive if d not in surely)
         name.was_alive[deed.number] = list(surely)
+        name.perhaps[deed.number] = name.doubtful.intersection(surely)
         if content is None:
             name.over.update(name.deeds)
             self.memory.pop((who.process, path), None)
@@ -558,19 +564,23 @@ class Oracle:
         """Whose work (later than `since`) is in the content: surely, and perhaps."""
         recent = set(name.deeds[-REMEMBERED:])
         was_alive = name.was_alive.get(since, ())
+        surely = set(was_alive) - name.perhaps.get(since, set())
         owned = [d for t in tokens(content) if (d := name.owners.get(t)) is not None]
         # What was deleted and comes back from somebody's memory is that one's work.
         owners = [d for d in owned if d in recent and d in name.alive and d not in name.doubtful]
         if name.deeds and not name.deeds[-1].gone:
             owners.append(name.deeds[-1])
 
-        def others(deeds: Iterable[Deed]) -> set[str]:
+        def others(deeds: Iterable[Deed], came: Callable[[Deed], int], kept: Container[Deed]) -> set[str]:
             # A name that this very command gave to the file is nobody's loss.
-            later = (d for d in deeds if d.number > since or (name.since(d) > since and d not in was_alive))
+            later = (d for d in deeds if d.number > since or (came(d) > since and d not in kept))
             theirs = (d for d in later if name.brought.get(d) != who.command)
             return {d.task for d in theirs if d.task is not None and d.task != who.task}
 
-        return others(owners), others(owned) | others(name.alive)
+        def perhaps(deed: Deed) -> int:  # where it is forgotten that it had been here, it is new
+            return max(name.since(deed), name.back.get(deed, 0))
+
+        return others(owners, name.since, was_alive), others([*owned, *name.alive], perhaps, surely)
 
     def _tell(self, pending: Pending, path: str) -> None:
         if pending.who.task is None:
@@ -592,9 +602,11 @@ class Oracle:
         recent = [n for n, _ in name.contents][-REMEMBERED:]
         if before is None:
             last = name.deeds[-1] if name.deeds else None
-            if last is None or not last.gone or last.task in (None, who.task) or self._own_file(name):
+            if last is None or not last.gone or last.task in (None, who.task):
                 return
-            must, may = {str(last.task)}, set[str]()
+            own, victim = self._own_file(name), {str(last.task)}
+            must = victim if True not in own else set()
+            may = victim if False in own else set()
         else:
             must, may = self._stakes(who, name, before, since)
             # It may be an older one that is remembered to be the same.
@@ -605,14 +617,14 @@ class Oracle:
         self.may += [Finding(t, path, "reverted", who.task) for t in sorted(may)]
 
     @staticmethod
-    def _own_file(name: Name) -> bool:
-        """True when whoever deleted it last had also made it: a temporary file, a lock."""
-        task, own = name.deeds[-1].task, False
-        for deed in reversed(name.deeds):
-            if deed.task != task:
-                break
-            own = deed.made and deed not in name.laid
-        return own
+    def _own_file(name: Name) -> set[bool]:
+        """{True} when whoever deleted it last had also made it (a temporary file, a lock), {False} when not.
+
+        Both when the beginning may be forgotten, and what is then the first tells another story.
+        """
+        task = name.deeds[-1].task
+        run = list(takewhile(lambda d: d.task == task, reversed(name.deeds)))
+        return {d.made and d not in name.laid for d in run[REMEMBERED - 1 :] or run[-1:]}
 
     # -- names -----------------------------------------------------------------------------
 
@@ -681,6 +693,8 @@ class Oracle:
             had = new.owners.get(token, owner)
             new.owners[token] = min(owner, had, key=lambda d: d.number) if owner and had else None
         new.was_alive = {**old.was_alive, **new.was_alive}
+        new.perhaps = {**old.perhaps, **new.perhaps}
+        new.doubtful |= old.doubtful.intersection(brought)
         contents = sorted({*new.contents, *old.contents})
         unsure = new.unsure | {n for n, _ in old.contents}  # they stood under another name
         self.files[target] = box
@@ -692,7 +706,7 @@ class Oracle:
             lost = {d for d in new.deeds if new.since(d) > again.known}
         deed = self._deed(who)
         mine = new.pictures.get(who.task or "")
-        taken = self.memory.get((who.process, target))
+        taken, undone = self.memory.get((who.process, target)), False
         if over is not None:
             self._reverts(who, target, box[0], over[0])
             new.alive = [*brought, *(d for d in new.alive if new.since(d) <= known)]
@@ -702,13 +716,15 @@ class Oracle:
             self._appear(who, target, box[0], deed, brought)
             new = self.name(target)
             if new.deeds[-1:] != [deed]:
-                lost, past = set(), []  # it was there before, and is there again
+                lost, past, undone = set(), [], True  # it was there before, and is there again
         new.brought |= dict.fromkeys(past, who.command)
         new.contents = sorted({*contents, *new.contents})
         new.unsure |= unsure | ({deed.number} if unread else set())
         for d in past:
             if d not in new.deeds or over is not None:  # but not when it was only moved away and back
                 new.came[d] = new.number
+            elif d not in new.deeds[-REMEMBERED:]:
+                new.back[d] = new.number
         new.deeds = sorted({*new.deeds, *past}, key=lambda d: d.number)
         for d in past:
             new.hidden[d] = set(old.hidden.get(d, ()))
@@ -719,12 +735,14 @@ class Oracle:
         for d in lost - set(past):
             new.hidden.setdefault(d, set()).add(who.task)
         for task, picture in up_to_date.items():
+            if undone and task == who.task:
+                continue
             new.pictures[task] = picture.carried(current, new.number)
         for task, picture in outdated.items():
             if (unwritten and task not in looked) or task == who.task:
                 new.pictures[task] = picture.carried(current, new.number)
         if who.task is not None:
-            if not ignorant:
+            if not ignorant and not undone:
                 if mine is not None and not mine.blind:
                     new.pictures[who.task] = mine
                 self._see(who, new, there=True, wrote=True)

@@ -425,11 +425,19 @@ def test_a_note_taken_back_is_told_when_the_same_command_does_change_the_file(w)
     assert w.notes() == {("C", "f", "stale_view", "A")}
 
 
-def test_a_note_on_a_file_made_anew_with_the_same_bytes_is_still_due(w):
+MADE_ANEW = {
+    "git checkout": lambda p: p.checkout("f", "a's work"),
+    "deleted, a copy takes the name": lambda p: (p.unlink("f"), p.replace("f", "a's work")),
+    "moved away, a copy takes the name": lambda p: (p.rename("f", "f~"), p.replace("f", "a's work")),
+}
+
+
+@pytest.mark.parametrize("way", MADE_ANEW)
+def test_a_note_on_a_file_made_anew_with_the_same_bytes_is_still_due(w, way):
     w.run("C").read("f")
     w.run("A").write("f", "a's work")
     c = w.run("C")
-    c.checkout("f", "a's work")
+    MADE_ANEW[way](c)
     assert not w.warnings()
     c.patch("f", "c")
     assert w.notes() == {("C", "f", "stale_view", "A")} and not w.told()

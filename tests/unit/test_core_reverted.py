@@ -524,3 +524,14 @@ def test_what_was_put_back_twice_undoes_nothing_the_second_time(w):
     d = w.run("D")
     d.read("d/x"), d.rename("d", "d2"), d.write("d/x", "old"), d.end()
     assert w.news()[0] == set()
+
+
+def test_who_makes_a_file_anew_and_moves_it_away_has_not_made_the_first_one(w):
+    """A moved the directory away and made f again in its place: it was a person's f that A replaced."""
+    w.person().write("d/f", "a person's")
+    a = w.run("A")
+    a.rename("d", "d2"), a.fork().write("d/f", "a's work")
+    a.rename("d/f", "f2"), a.rename("f2", "f3"), a.end()
+    b = w.run("B")
+    b.write("f2", "a's work"), b.end()
+    assert victims(w, "f2") == {("A", "B")}
