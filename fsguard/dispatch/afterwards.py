@@ -47,7 +47,7 @@ class Afterwards:
     def made(self, who: Hashable | None, path: bytes, file: FileView | None, at: float, wrote: bool) -> None:
         guard, edit = self.guard, Edit(_actor(who))
         if guard.ledger.find(path) is not None:
-            guard.intend(edit, path, Act.CREATE, at, file)
+            guard.intend(edit, path, Act.CREATE, at, file, late=True)
         guard.done(edit, path, Act.CREATE, at)
         if wrote:
             guard.done(edit, path, Act.WRITE, at)
@@ -68,7 +68,7 @@ class Afterwards:
         session = OpenFile(cast("Dispatch", self), actor, tid, flags)
         for path in paths[:1]:
             session.creating = path
-            self.guard.intend(session.edit, path, Act.CREATE, at, file)
+            self.guard.intend(session.edit, path, Act.CREATE, at, file, late=True)
         self.waiting.begin(session, paths, None)
         session.opened(file)
         if wrote:
@@ -79,12 +79,12 @@ class Afterwards:
 
     def removed(self, who: Hashable | None, path: bytes, at: float) -> None:
         edit = Edit(_actor(who))
-        self.guard.intend(edit, path, Act.DELETE, at)
+        self.guard.intend(edit, path, Act.DELETE, at, late=True)
         self.guard.done(edit, path, Act.DELETE, at)
 
     def linked(self, who: Hashable | None, path: bytes, file: FileView, at: float) -> None:
         edit = Edit(_actor(who))
-        self.guard.intend(edit, path, Act.CREATE, at, file)
+        self.guard.intend(edit, path, Act.CREATE, at, file, late=True)
         self.guard.linked(edit, [p for p in file.paths() if p != path], path, at)
         self.close(edit, file)
 
