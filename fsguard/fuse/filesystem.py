@@ -18,6 +18,7 @@ from .lane import Lane, Record
 from .nodes import Node, NodeTable
 from .replies import Attributes
 from .shared import LaneBacking, LaneTable
+from .tracebacks import describe
 from .watch import Watch
 
 __all__ = ["Filesystem", "Request", "Settings"]
@@ -131,44 +132,54 @@ class Filesystem(pyfuse3.Operations):
         if lane is None:
             return
         records = lane.take_records()
-        for change in lane.take_changes():
-            earlier = next((i for i, r in enumerate(records) if r.time > change.at), len(records))
-            self._tell(lane, records[:earlier])
-            del records[:earlier]
-            for path in self.observer.outside(change):
-                lane.watch_miss_at(path)
+        try:
+            for change in lane.take_changes():
+                earlier = next((i for i, r in enumerate(records) if r.time > change.at), len(records))
+                now, records = records[:earlier], records[earlier:]
+                self._tell(lane, now)
+                for path in self.observer.outside(change):
+                    lane.watch_miss_at(path)
+        except Exception as error:
+            log.error("changes from behind are lost: %s", describe(error))
         self._tell(lane, records)
 
     def _tell(self, lane: Lane, records: Iterable[Record]) -> None:
-        observer = self.observer
+        """One that cannot be told must not cost the others, nor the loop that asks for them."""
         looks: list[tuple[Hashable, Sequence[bytes], float]] = []
         for record in records:
-            kind, who, paths, at = record[:4]
-            if kind == "looked":
-                if who is not None:
-                    looks.append((who, paths, at))
+            if record.kind == "looked":
+                if record.who is not None:
+                    looks.append((record.who, record.paths, record.time))
                 continue
             if looks:
-                observer.looks(looks)
+                self.observer.looks(looks)
                 looks = []
-            if kind == "opened":
-                self._adopt(lane, record)
-            elif not paths:
-                pass  # it went behind the mount
-            elif kind == "made":
-                observer.made(who, paths[0], self._there(record.node), at, record.wrote)
-            elif kind == "linked":
-                node = self._there(record.node)
-                if node is not None:
-                    observer.linked(who, paths[0], node, at)
-                else:  # nobody else had seen it: there are no looks to carry over
-                    observer.made(who, paths[0], None, at, False)
-            else:
-                observer.removed(who, paths[0], at)
-                if observer.misses(paths[0]):
-                    lane.watch_miss_at(paths[0])
+            try:
+                self._tell_one(lane, record)
+            except Exception as error:
+                log.error("%s: node %d: what was done is lost: %s", record.kind, record.node, describe(error))
         if looks:
-            observer.looks(looks)
+            self.observer.looks(looks)
+
+    def _tell_one(self, lane: Lane, record: Record) -> None:
+        observer = self.observer
+        kind, who, paths, at = record[:4]
+        if kind == "opened":
+            self._adopt(lane, record)
+        elif not paths:
+            pass  # it went behind the mount
+        elif kind == "made":
+            observer.made(who, paths[0], self._there(record.node), at, record.wrote)
+        elif kind == "linked":
+            node = self._there(record.node)
+            if node is not None:
+                observer.linked(who, paths[0], node, at)
+            else:  # nobody else had seen it: there are no looks to carry over
+                observer.made(who, paths[0], None, at, False)
+        else:
+            observer.removed(who, paths[0], at)
+            if observer.misses(paths[0]):
+                lane.watch_miss_at(paths[0])
 
     def _there(self, id_: int) -> Node | None:
         try:
