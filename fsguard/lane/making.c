@@ -317,12 +317,8 @@ static void give_up(struct node *node)
 static int lose(struct node *parent, int dir, struct node *node, const char *text, size_t length, bool last)
 {
     bool pinned = false;
-    if (last && node->lookups) {
-        pinned = !node->pinned;
-        int error = node_pin(node);
-        if (error)
-            return error;
-    }
+    if (last && node->lookups && !node->pinned) /* on failure fstat on what is gone will answer ESTALE */
+        pinned = node_pin(node) == 0;
     names_change_begins();
     int error = unlinkat(dir, text, node->kind == S_IFDIR ? AT_REMOVEDIR : 0) < 0 ? -errno : 0;
     lock();

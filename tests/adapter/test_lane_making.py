@@ -137,6 +137,7 @@ def test_a_file_is_either_told_of_or_handed_over(kernel: Kernel, root: Path, the
                 want.wait()
                 engine.let_make(False)
                 engine.let_make(True)
+                want.wait()
 
     asking = threading.Thread(target=ask)
     asking.start()
@@ -144,11 +145,11 @@ def test_a_file_is_either_told_of_or_handed_over(kernel: Kernel, root: Path, the
     told: dict[int, str] = {}
     try:
         for i in range(600):
-            engine.let_make(True)
             node, fh = kernel.made(there, b"%d" % i)
             unique = kernel.send(k.RELEASE, node, struct.pack("=QIIQ", fh, 0, 0, 0))
             want.wait()
             released[fh] = kernel.reply(unique) is not None
+            want.wait()
             for record in engine.take_records():
                 told[fh] = record[0]
             if not released[fh]:
@@ -173,6 +174,19 @@ def test_python_goes_on_without_a_free_descriptor(kernel: Kernel, root: Path, th
     os.close(fd)
     assert kernel.release(node, fh) is None
     engine.close_handle(fh)
+
+
+def test_files_can_be_removed_without_a_free_descriptor(kernel: Kernel, root: Path, there: int) -> None:
+    node, fh = kernel.made(there, b"f")
+    kernel.release(node, fh)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        gone = kernel.unlink(there, b"f")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert gone is not None and not gone.error and not (root / "f").exists()
+    assert kernel.getattr(node).error == ESTALE
 
 
 def test_a_task_removes_and_links_what_it_is_alone_with(kernel: Kernel, root: Path, there: int) -> None:
