@@ -171,8 +171,8 @@ class Ledger:
         """
         seen = [(t, look) for t, look in source.looks.items() if look.existed]
         current = source.version
-        unwritten = not target.writers
-        if unwritten and not target.looks:
+        unwritten = all(w.task is None for w in target.writers)
+        if not target.writers and not target.looks:
             target.self_locking = source.self_locking
             target.floor = source.floor
         target.contents = sorted(target.contents + source.contents)[-MAX_CONTENTS:]
@@ -186,7 +186,7 @@ class Ledger:
             had = target.looks.get(task)
             if task is actor.task and look.version >= current and had is not None and not had.blind:
                 continue  # it is the writer now, with the picture it had of `target`
-            # Who knew an older state only: of a file that was called otherwise, unless it knew nothing here.
+            # Who knew an older state only: of a file that was called otherwise, unless no task's work here can be missed.
             if look.version >= current or (unwritten and had is None) or task is actor.task:
                 self.stamp(target, task, look.carried(current, target.version))
         self.move(source, actor, Act.MOVE_AWAY, time)

@@ -685,7 +685,7 @@ class Oracle:
         current = old.number
         up_to_date = {t: p for t, p in old.pictures.items() if p.there and p.number >= old.number}
         outdated = {t: p for t, p in old.pictures.items() if p.there and p.number < old.number}
-        unwritten, looked = not new.deeds, set(new.pictures)
+        unwritten, looked = all(d.task is None for d in new.deeds), set(new.pictures)
         known = -1 if ignorant or over is None else self._known(who, target)
         brought = [d for d in old.alive if not d.gone]
         past = [d for d in old.deeds if d not in old.over]

@@ -359,3 +359,20 @@ def test_an_old_look_goes_along_though_somebody_else_has_looked_at_the_name(w):
     b.rename("f", "dx"), b.end()
     w.run("A").edit("dx", "formatted")
     assert w.notes() == {("A", "dx", "stale_view", "B")}
+
+
+@pytest.mark.parametrize("there", ["nothing", "a file", "a person's file"])
+def test_an_old_look_goes_along_over_what_no_task_has_written(there):
+    """What E once saw as f is called g now: its picture of that is old, whatever stood there."""
+    w = World()
+    w.file("f", "base")
+    if there == "a file":
+        w.file("g", "another")
+    elif there == "a person's file":
+        w.person().write("g", "another")
+    w.run("E").read("f")
+    w.run("C").edit("f", "c's work")
+    c = w.run("C")
+    c.rename("f", "g"), c.end()
+    w.run("E").sed("g", lambda data: data + b"e's")
+    assert w.notes() == {("E", "g", "stale_view", "C")}
