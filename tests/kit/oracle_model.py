@@ -114,6 +114,8 @@ class Name:
     laid: set[Deed] = field(default_factory=set)  # they came with a file that took the place of another
     doubtful: set[Deed] = field(default_factory=set)  # back with such a content
     perhaps: dict[int, set[Deed]] = field(default_factory=dict)  # doubtful ones of `was_alive`
+    loose: set[Deed] = field(default_factory=set)  # with such a content they came back into the file
+    vague: set[Deed] = field(default_factory=set)  # so, perhaps, they came along when it was renamed
 
     @property
     def number(self) -> int:
@@ -150,6 +152,8 @@ class Name:
             set(self.laid),
             set(self.doubtful),
             dict(self.perhaps),
+            set(self.loose),
+            set(self.vague),
         )
 
 
@@ -302,9 +306,9 @@ class Oracle:
         """Put it on record that `who` has missed some of what is, or was, there."""
         kind, news = missed
         findings = [Finding(str(who.task), path, kind, d.task) for d in news]
-        if news[-1] in deeds[-REMEMBERED:]:
+        if news[-1] in deeds[-REMEMBERED:] and news[-1] not in self.name(path).vague:
             (self.notes if kind == "stale_view" else self.must).append(findings[-1])
-        else:  # forgotten, perhaps: then it is another one that is named, or nobody
+        else:  # forgotten, perhaps, or not there: then it is another one that is named, or nobody
             findings += [Finding(str(who.task), path, kind, d.task) for d in others]
             if kind == OVERWRITE:
                 findings.append(Finding(str(who.task), path, "external_write", None))
@@ -403,7 +407,9 @@ class Oracle:
                 name.over.difference_update(new)
                 if number in name.unsure:
                     name.doubtful.update({*name.alive} - {*brought, deed})
+                    name.loose.update(new)
                 else:
+                    name.loose.difference_update(back)
                     surely = [*brought, *back, deed]
                     name.doubtful.difference_update(back)
         # What an earlier content had no part of is gone; if it is in a later one, it comes from a memory.
@@ -725,6 +731,7 @@ class Oracle:
                 new.came[d] = new.number
             elif d not in new.deeds[-REMEMBERED:]:
                 new.back[d] = new.number
+        new.vague |= (old.loose | old.vague).intersection(past).difference(new.deeds)
         new.deeds = sorted({*new.deeds, *past}, key=lambda d: d.number)
         for d in past:
             new.hidden[d] = set(old.hidden.get(d, ()))
