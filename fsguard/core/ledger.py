@@ -186,7 +186,7 @@ class Ledger:
             had = target.looks.get(task)
             if task is actor.task and look.version >= current and had is not None and not had.blind:
                 continue  # it is the writer now, with the picture it had of `target`
-            # Who knew an older state only: of a file that was called otherwise, unless no task's work here can be missed.
+            # An older look of a file that was called otherwise must not hide a task's work here.
             if look.version >= current or (unwritten and had is None) or task is actor.task:
                 self.stamp(target, task, look.carried(current, target.version))
         self.move(source, actor, Act.MOVE_AWAY, time)
