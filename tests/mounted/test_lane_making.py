@@ -116,6 +116,13 @@ SCENES: dict[str, list[tuple[str, str]]] = {
 }
 
 
+def open_behind(workspace: Workspace) -> list[str]:
+    """Files of the workspace that the daemon has open. (A question over the socket would change modes.)"""
+    return [
+        fd for fd in workspace.daemon_fds() if fd.startswith(f"{workspace.root}/") and "(deleted)" not in fd
+    ]
+
+
 def act(workspace: Workspace, scene: list[tuple[str, str]]) -> None:
     """Each task is one Python process that does its lines when they come."""
     scripts = {task: KNOWN + "stop('known')\n" for task, _ in scene}
@@ -128,6 +135,9 @@ def act(workspace: Workspace, scene: list[tuple[str, str]]) -> None:
         for number, (task, _) in enumerate(scene):
             agents[task].go()
             agents[task].until(str(number))
+            if "f = open(" not in "".join(line for _, line in scene):
+                # RELEASE comes after close(2) has returned; until then it is a write at the same time.
+                until(lambda: not open_behind(workspace), "the release of what was closed")
         for agent in agents.values():
             agent.finish()
     finally:
