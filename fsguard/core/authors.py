@@ -66,10 +66,13 @@ def revive(state: PathState, content: Content, act: Write) -> None:
     But for those who had deleted it themselves: two tasks that make and remove the
     same lock file, or build output, lose nothing to one another.
     """
+    left = dict(content.left)
     for w in state.writers:
         if w is not act:
             came = w.left and w.came == act.version  # with the file that has just been moved here
-            w.left = came or (w.first in content.left and not w.given_up)
+            if not came:
+                w.left = w.first in left and not w.given_up
+                w.back = left.get(w.first, 0)
             w.past = w.past and not w.left
 
 

@@ -92,6 +92,8 @@ class Guard(Custody, Questions):
                 known = self.ledger.find(path)
                 if known is not None and known.writers:
                     self.ledger.stamp_process(known, actor.process, known.version, now)
+                else:
+                    self.ledger.glanced(actor.process, path)
                 continue
             self.looks.looked(self.ledger.at(path), actor, now, partial)
 
@@ -298,6 +300,7 @@ class Guard(Custody, Questions):
 
         What was known of other paths below is void: they may be there again.
         """
+        self.ledger.void_glances(directory, coming)
         for state in self.ledger.below(directory):
             if state.path in coming:
                 continue

@@ -21,6 +21,7 @@ MAX_CONTENTS = 8
 MAX_LOOKS_PER_PATH = 64
 MAX_LOOKS_PER_PROCESS = 4096
 MIN_PROCESS_LOOKS = 4096
+MAX_GLANCES = 4096
 
 
 class Ledger:
@@ -39,6 +40,7 @@ class Ledger:
         self._max_process_looks = max(MIN_PROCESS_LOOKS, max_paths // 4)
         self._readers: OrderedDict[Process, None] = OrderedDict()
         self._process_looks = 0
+        self._glances: OrderedDict[tuple[Process, bytes], None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._paths)
@@ -93,7 +95,29 @@ class Ledger:
             self._process_looks -= len(oldest.looks)
             oldest.looks.clear()
 
+    def glanced(self, process: Process, path: bytes) -> None:
+        """A person's `process` has read what nobody on record has written.
+
+        An indexer reads everything, so this makes no path known; it counts once the process
+        writes there.
+        """
+        self._glances[process, path] = None
+        self._glances.move_to_end((process, path))
+        if len(self._glances) > MAX_GLANCES:
+            self._glances.popitem(last=False)
+
+    def has_read(self, state: PathState, process: Process) -> bool:
+        """True when `process` itself once read `state`, and has not deleted it since."""
+        return state in process.looks or (process, state.path) in self._glances
+
+    def void_glances(self, directory: bytes, but: set[bytes]) -> None:
+        """What was read below `directory` is there no more, `but` for these paths."""
+        below = directory + b"/"
+        for key in [k for k in self._glances if k[1].startswith(below) and k[1] not in but]:
+            del self._glances[key]
+
     def drop_process_look(self, state: PathState, process: Process) -> None:
+        self._glances.pop((process, state.path), None)
         if process.looks.pop(state, None) is not None:
             self._process_looks -= 1
             if not process.looks:
@@ -132,7 +156,7 @@ class Ledger:
         if last is not None and _goes_on(last, actor) and last.appended == appended:
             last.version, last.time, last.act, last.left = version, time, act, not state.absent
             last.given_up = last.given_up and state.absent
-            last.past, last.kept = state.absent, kept
+            last.past, last.kept, last.back = state.absent, kept, 0
         else:
             state.writers.append(
                 Write(

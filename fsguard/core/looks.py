@@ -85,7 +85,7 @@ class Looks:
     def knows(self, state: PathState, actor: Actor, now: float) -> None:
         """`actor` left exactly what was there: it knows the content."""
         task, process = actor.task, actor.process
-        if state in process.looks:
+        if self.ledger.has_read(state, process):
             self.ledger.stamp_process(state, process, state.version, now)
         if task is None:
             return
@@ -124,7 +124,7 @@ class Looks:
         version = state.version
         if act in (Act.DELETE, Act.MOVE_AWAY):
             self.ledger.drop_process_look(state, actor.process)
-        elif state in actor.process.looks:
+        elif self.ledger.has_read(state, actor.process):
             self.ledger.stamp_process(state, actor.process, version, now)
         if task is None:
             return

@@ -222,6 +222,8 @@ class Write:
     `seen`: somebody else has looked since; what its author writes now is another run.
     `kept`: whose work, by its `first`, is back when the program that has emptied the
     file fills it again.
+    `back`: of this run only what was written up to there is in the content, since
+    somebody put an earlier one back (0: all of it).
     """
 
     task: Task | None
@@ -241,6 +243,7 @@ class Write:
     came: int = 0
     seen: bool = False
     kept: tuple[int, ...] = ()
+    back: int = 0
 
     def copy(self) -> Write:
         """One that can change by itself; a tenth of what `dataclasses.replace` costs."""
@@ -262,6 +265,7 @@ class Write:
             self.came,
             self.seen,
             self.kept,
+            self.back,
         )
 
     @property
@@ -272,6 +276,11 @@ class Write:
     def since(self) -> int:
         """The version of the path from which on it has been part of it."""
         return self.came or self.first
+
+    @property
+    def reach(self) -> int:
+        """The version up to which it is in the content, if anything of it is."""
+        return self.back or self.version
 
     def after(self, version: int, came: int = 0) -> bool:
         """True when it is news to who knows the path up to `version`, and what had come with `came`."""
@@ -293,15 +302,15 @@ class Kept:
 
 
 class Content(NamedTuple):
-    """What a path held at `version`, and of which writes (by their `first`) something was left in it."""
+    """What a path held at `version`, and of which writes something was left in it: (`first`, `reach`)."""
 
     version: int
     digest: bytes
-    left: tuple[int, ...]
+    left: tuple[tuple[int, int], ...]
 
     @classmethod
     def of(cls, state: PathState, digest: bytes) -> Content:
-        return cls(state.version, digest, tuple(w.first for w in state.writers if w.left))
+        return cls(state.version, digest, tuple((w.first, w.reach) for w in state.writers if w.left))
 
 
 @dataclass(slots=True, eq=False)

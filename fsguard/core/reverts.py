@@ -105,8 +105,10 @@ def victims_of_content(before: Undo, actor: Actor, first: int, earlier: Content)
     if writers and writers[-1].act in GONE:
         return _undeleted(before, actor)
 
+    left = {first for first, _ in earlier.left}
+
     def later(w: Write) -> bool:
-        return w.version > earlier.version or (w.after(earlier.version) and w.first not in earlier.left)
+        return w.reach > earlier.version or (w.came > earlier.version and w.first not in left)
 
     return authors([w for w in writers if later(w) and w.first < first], actor)
 

@@ -383,8 +383,12 @@ class Oracle:
         content: bytes | None,
         known: int | None,
         brought: Iterable[Deed] = (),
+        unread: bool = False,
     ) -> None:
-        """`path` now holds `content`, made from what was known at `known` (None: from what was there)."""
+        """`path` now holds `content`, made from what was known at `known` (None: from what was there).
+
+        `unread`: it came with its directory.
+        """
         name = self.name(path)
         name.deeds.append(deed)
         self.watched = self.watched or who.task is not None
@@ -405,7 +409,10 @@ class Oracle:
                 new = [d for d in back if d not in name.alive]
                 name.alive += new
                 name.over.difference_update(new)
-                if number in name.unsure:
+                if unread:
+                    name.doubtful.update(new)
+                    name.loose.update(new)
+                elif number in name.unsure:
                     name.doubtful.update({*name.alive} - {*brought, deed})
                     name.loose.update(new)
                 else:
@@ -462,9 +469,17 @@ class Oracle:
     def _create(self, who: Who, path: str, content: bytes) -> None:
         self._judge(who, path)
         self.files[path] = [content]
-        self._appear(who, path, content, self._deed(who, made=True), ())
+        self._appear(who, path, content, self._deed(who, made=True))
 
-    def _appear(self, who: Who, path: str, content: bytes, deed: Deed, brought: Iterable[Deed]) -> None:
+    def _appear(
+        self,
+        who: Who,
+        path: str,
+        content: bytes,
+        deed: Deed,
+        brought: Iterable[Deed] = (),
+        unread: bool = False,
+    ) -> None:
         """A file has come to a name that was free."""
         name = self.name(path)
         again = self.pending.pop(path, None)
@@ -485,7 +500,7 @@ class Oracle:
             self._reverts(who, path, content, None)
             kept = []
         name.alive = [*brought, *kept]
-        self._put(who, path, deed, content, None, brought)
+        self._put(who, path, deed, content, None, brought, unread)
 
     def _undo(self, who: Who, path: str, again: Pending) -> None:
         """Deleted and made anew with the same content by one command: nothing has happened."""
@@ -519,7 +534,7 @@ class Oracle:
         if path not in self.files:
             self._judge(who, path)
             self.files[path] = [more]
-            self._appear(who, path, more, self._deed(who, made=True), ())
+            self._appear(who, path, more, self._deed(who, made=True))
             return
         before = self.files[path][0]
         self.files[path][0] = content = before + more
@@ -719,7 +734,7 @@ class Oracle:
             self._put(who, target, deed, box[0], None, brought)
             new.laid.update(past)
         else:
-            self._appear(who, target, box[0], deed, brought)
+            self._appear(who, target, box[0], deed, brought, unread)
             new = self.name(target)
             if new.deeds[-1:] != [deed]:
                 lost, past, undone = set(), [], True  # it was there before, and is there again
@@ -769,7 +784,7 @@ class Oracle:
         self._judge(who, target)
         others = self._same_file(known)
         self.files[target] = self.files[known]
-        self._appear(who, target, self.files[known][0], self._deed(who, made=True), ())
+        self._appear(who, target, self.files[known][0], self._deed(who, made=True))
         new = self.name(target)
         for old in map(self.name, others):
             for task, picture in old.pictures.items():

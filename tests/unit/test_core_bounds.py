@@ -11,6 +11,7 @@ import os
 import tracemalloc
 
 from fsguard.core.guard import Change, Guard, Limits
+from fsguard.core.ledger import MAX_GLANCES
 from fsguard.core.model import Act, Actor, Command, Process
 from fsguard.dispatch.openfile import MAX_WRITERS
 from tests.kit.oracle_world import World
@@ -74,3 +75,12 @@ def test_an_open_file_remembers_few_of_those_who_wrote_through_it() -> None:
     state = world.guard.ledger.find(b"log")
     assert state is not None and state.writers[-1].task is world.task("T4")
     assert world.warnings() == []
+
+
+def test_a_person_that_reads_the_whole_tree_makes_nothing_known() -> None:
+    world = World()
+    indexer = world.person()
+    for i in range(2 * MAX_GLANCES):
+        world.guard.looked(indexer.actor, [b"d/f%d" % i], 1.0)
+    assert len(world.guard.ledger) == 0 and not indexer.actor.process.looks
+    assert len(world.guard.ledger._glances) == MAX_GLANCES

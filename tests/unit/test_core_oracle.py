@@ -242,3 +242,17 @@ CoreAgainstOracle.TestCase.settings = settings(
     suppress_health_check=list(HealthCheck),
 )
 test_what_has_to_be_told_is_told_and_nothing_else = CoreAgainstOracle.TestCase
+
+
+def test_a_file_that_comes_back_with_its_directory_need_not_be_known_again() -> None:
+    """B moves D's file, by the name that A gave it, to where it was: nobody has read it."""
+    m = CoreAgainstOracle()
+    m.begin()
+    d, a, b = 8, 10, 6
+    m.afresh(d, "d/x", "write")
+    m.link(a, "d/x", "d2/x")
+    m.delete(b, "d/x"), m.end(2)
+    m.delete(b, "d/y"), m.end(2)
+    m.rename_directory(b, back=True), m.end(2)
+    m.delete(b, "d/x"), m.end(2)
+    m.afresh(d, "d/x", "write")

@@ -535,3 +535,80 @@ def test_who_makes_a_file_anew_and_moves_it_away_has_not_made_the_first_one(w):
     b = w.run("B")
     b.write("f2", "a's work"), b.end()
     assert victims(w, "f2") == {("A", "B")}
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_an_editor_keeps_what_came_into_a_file_that_it_had_read(w, read):
+    """It read the file when nobody on record had written it; what it changed in place it knows."""
+    editor = w.person()
+    if read:
+        editor.read("f")
+    w.run("A").append("f", " and a's")
+    editor.patch("f", "O"), editor.write("f", "Old and a's, edited"), editor.end()
+    b = w.run("B")
+    b.read("f"), b.unlink("f"), b.end()
+    assert victims(w) == ({("A", "B")} if read else set())
+
+
+@pytest.mark.parametrize("since", ["deleted", "another directory"])
+def test_an_editor_has_not_read_what_has_another_name_since(w, since):
+    w.file("d/x", "old")
+    editor = w.person()
+    editor.read("d/x")
+    if since == "deleted":
+        editor.unlink("d/x"), editor.write("d/x", "anew")
+    else:
+        w.file("e/x", "old")
+        w.run("C").rename("d", "c"), w.run("C").rename("e", "d")
+    w.run("A").append("d/x", " and a's")
+    editor.patch("d/x", "O"), editor.write("d/x", "Old and a's, edited"), editor.end()
+    w.news()
+    b = w.run("B")
+    b.read("d/x"), b.unlink("d/x"), b.end()
+    assert victims(w, "d/x") == set()
+
+
+def long_then_other(w: World) -> None:
+    """B makes three contents in one run, the second from a part of the first."""
+    b = w.run("B")
+    b.write("f", "long one"), b.truncate("f", 4), b.write("f", "other"), b.end()
+
+
+def test_what_its_author_took_back_itself_is_not_taken_back_by_a_sibling(w):
+    long_then_other(w)
+    w.run("A").write("f", "long one")
+    assert victims(w) == {("B", "A")}
+    w.news()
+    w.run("C").truncate("f", 4)
+    assert {x for x in w.news()[0] if x[2] == "reverted"} == {("A", "f", "reverted", "C")}
+
+
+def test_the_same_of_a_content_that_was_made_from_it_and_put_back(w):
+    long_then_other(w)
+    w.run("A").edit("f", "long one")
+    w.run("A").edit("f", "long one, edited")
+    w.run("C").edit("f", "c's")
+    w.run("C").edit("f", "long one, edited")
+    w.news()
+    w.run("D").edit("f", "long")
+    assert {x for x in w.news()[0] if x[2] == "reverted"} == {(t, "f", "reverted", "D") for t in "AC"}
+
+
+@pytest.mark.parametrize("back", ["at once", "after its first content", "after an edit", "moved"])
+def test_all_that_a_run_of_writes_left_is_lost_with_its_last_content(w, back):
+    """C puts B's last content back; what D throws away is B's again."""
+    long_then_other(w)
+    if back != "at once":
+        w.run("A").edit("f", "long one")
+    if back == "after an edit":
+        w.run("A").edit("f", "long one, edited")
+    if back == "at once":
+        w.run("C").edit("f", "c's")
+    w.run("C").edit("f", "other")
+    name = "f"
+    if back == "moved":
+        c, name = w.run("C"), "g"
+        c.read("f"), c.rename("f", "g"), c.end()
+    w.news()
+    w.run("D").edit(name, "long")
+    assert {x for x in w.news()[0] if x[2] == "reverted"} == {(t, name, "reverted", "D") for t in "BC"}
