@@ -456,8 +456,14 @@ class Oracle:
         self.files[path][0] = content
         for p in names:
             self._reverts(who, p, content, before)
-            # Who emptied it may be said to have something in it, whoever fills it.
+            self._fill(self.name(p), before)
             self._put(who, p, self._deed(who), content, self._known(who, p) if before else None)
+
+    @staticmethod
+    def _fill(name: Name, before: bytes) -> None:
+        """Who emptied it may be said to have something in it, whoever fills it."""
+        if not before:
+            name.doubtful.update(name.alive)
 
     def _knows(self, who: Who, path: str) -> None:
         name = self.name(path)
@@ -526,6 +532,7 @@ class Oracle:
         for p in names:
             self._reverts(who, p, content, before)
             name, known = self.name(p), self._known(who, p)
+            self._fill(name, before)
             kept = [d for d in name.alive if name.since(d) <= known]
             self._put(who, p, self._deed(who), content, None if content else -1)
             name.cleared = None if content else (who, kept)
@@ -546,6 +553,7 @@ class Oracle:
             news = (d for d in name.seen_by(who.task or "") if name.after(d, seen, came))
             missed = any(d.task != who.task for d in news)
             self._reverts(who, p, content, before)
+            self._fill(name, before)
             self._put(who, p, self._deed(who, appended=True), content, None)
             if missed and who.task is not None:
                 # What was there is still there, and still unseen.
@@ -601,6 +609,7 @@ class Oracle:
         def perhaps(deed: Deed) -> int:  # where it is forgotten that it had been here, it is new
             return max(name.since(deed), name.back.get(deed, 0))
 
+        surely.intersection_update([d for d in name.deeds if d.number <= since][-REMEMBERED:])
         return others(owners, name.since, was_alive), others([*owned, *name.alive], perhaps, surely)
 
     def _tell(self, pending: Pending, path: str) -> None:
@@ -694,8 +703,9 @@ class Oracle:
 
     @staticmethod
     def _temporary(who: Who, name: Name) -> bool:
-        """What a task made itself and moves on: its content here need not be remembered."""
-        return bool(name.deeds) and name.deeds[0].made and all(d.task == who.task for d in name.deeds)
+        """What a task made itself, as far as is surely known, and moves on: its content here need not be."""
+        first = name.deeds[: 1 - REMEMBERED] or name.deeds[:1]
+        return any(d.made for d in first) and all(d.task == who.task for d in name.deeds[-REMEMBERED:])
 
     def _move(self, who: Who, source: str, target: str, said: list[Finding], unread: bool = False) -> None:
         old, new = self.name(source), self.name(target)

@@ -256,3 +256,16 @@ def test_a_file_that_comes_back_with_its_directory_need_not_be_known_again() -> 
     m.rename_directory(b, back=True), m.end(2)
     m.delete(b, "d/x"), m.end(2)
     m.afresh(d, "d/x", "write")
+
+
+def test_who_emptied_a_file_may_be_said_to_have_a_part_in_what_fills_it() -> None:
+    """D's own bytes take the place of an empty file again, as they once did; C had emptied it last."""
+    m = CoreAgainstOracle()
+    m.begin()
+    d, b, c, person = 8, 6, 7, 9
+    m.truncate(d, "g", slots=0)
+    m.afresh(d, "g", "write")
+    m.rename(b, "g", "h")
+    m.truncate(c, "h", slots=0)
+    m.rename(person, "h", "f")
+    m.restore(2, "f", "write", back=2, look=False)
