@@ -23,7 +23,9 @@ from fsguard.core.model import (
     Command,
     Kept,
     Kind,
+    Look,
     PathState,
+    Task,
     Warning,
     Write,
 )
@@ -333,19 +335,24 @@ class Guard(Custody, Questions):
         self._pend(change, old, begun, now)
 
     def linked(self, change: Change, known: Iterable[bytes], target: bytes, now: float) -> None:
-        """`target` is a further name of the file called `known`: same content, same looks."""
+        """`target` is a further name of the file called `known`: same content, same latest looks."""
         actor = change.actor
         self.done(change, target, Act.CREATE, now)
         new = self.ledger.find(target)
         if new is None:
             return
-        for path in known:
+        latest: dict[Task, Look] = {}
+        for path in sorted(known):
             old = self.ledger.find(path)
             if old is None:
                 continue
             for task, look in old.looks.items():
-                if task is not actor.task and look.existed and look.version >= old.version:
-                    self.ledger.stamp(new, task, look.carried(old.version, new.version))
+                had = latest.get(task)
+                if look.existed and look.version >= old.version and (had is None or had.time < look.time):
+                    latest[task] = look.carried(old.version, new.version)
+        for task, look in latest.items():
+            if task is not actor.task:
+                self.ledger.stamp(new, task, look)
 
     # -- deletions and reverts ------------------------------------------------
 

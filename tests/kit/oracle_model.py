@@ -84,6 +84,7 @@ class Picture:
     blind: bool = False
     process: Who | None = None
     came: int = 0  # with that rename, along with the deeds up to there
+    act: int = 0  # when
 
     def carried(self, current: int, number: int) -> Picture:
         """Under another name, where what was deed `current` is deed `number`."""
@@ -189,6 +190,7 @@ class Oracle:
         self.memory: dict[tuple[int, str], int] = {}  # what a process itself has taken in
         self.pending: dict[str, Pending] = {}
         self.number = 0
+        self.acts = 0
         self.watched = watched
         self.must: list[Finding] = []
         self.may: list[Finding] = []
@@ -221,6 +223,7 @@ class Oracle:
     def take(self) -> tuple[set[Finding], set[Finding], set[Finding]]:
         """(must, may, notes) since the last call."""
         result = set(self.must), set(self.may), set(self.notes)
+        self.acts += 1
         self.must, self.may, self.notes = [], [], []
         return result
 
@@ -268,6 +271,7 @@ class Oracle:
             name.number if wrote else (old.noted if old is not None and there else 0),
             process=who,
             came=old.came if old is not None else 0,
+            act=self.acts,
         )
 
     @staticmethod
@@ -566,6 +570,7 @@ class Oracle:
                     old is None or old.blind,
                     old.process if old else None,
                     old.came if old else 0,
+                    old.act if old else self.acts,
                 )
 
     def delete(self, who: Who, path: str) -> None:
@@ -790,16 +795,19 @@ class Oracle:
         return picture is not None and not picture.blind and picture.number >= name.number
 
     def link(self, who: Who, known: str, target: str) -> None:
-        """A further name: what was seen under the one is seen under the other."""
+        """A further name: what was seen under the one, last under that, is seen under the other."""
         self._judge(who, target)
         others = self._same_file(known)
         self.files[target] = self.files[known]
         self._appear(who, target, self.files[known][0], self._deed(who, made=True))
         new = self.name(target)
-        for old in map(self.name, others):
+        latest: dict[str, Picture] = {}
+        for old in map(self.name, sorted(others)):
             for task, picture in old.pictures.items():
-                if task != who.task and picture.there and picture.number >= old.number:
-                    new.pictures[task] = picture.carried(old.number, new.number)
+                had = latest.get(task)
+                if picture.there and picture.number >= old.number and (had is None or had.act < picture.act):
+                    latest[task] = picture.carried(old.number, new.number)
+        new.pictures |= {task: picture for task, picture in latest.items() if task != who.task}
 
     def end(self, command: int) -> None:
         """The command is over: what it deleted stays deleted."""

@@ -376,3 +376,17 @@ def test_an_old_look_goes_along_over_what_no_task_has_written(there):
     c.rename("f", "g"), c.end()
     w.run("E").sed("g", lambda data: data + b"e's")
     assert w.notes() == {("E", "g", "stale_view", "C")}
+
+
+@pytest.mark.parametrize("later", ["a", "z"])
+def test_of_the_looks_at_the_names_of_a_file_the_latest_goes_to_a_further_one(w, later):
+    """D wrote f, and later moved it: that look, by another command, is what it has of the new name."""
+    first = w.run("D")
+    first.write("f", "d's")
+    w.run("C").link("f", "g")
+    w.run("D").rename("f", later)
+    w.run("C").link("g", "new")
+    w.run("B").patch(later, "B")
+    w.news()
+    first.append(later, " more")
+    assert ("D", "new", "stale_view", "B") in w.news()[1]
