@@ -406,6 +406,7 @@ class Oracle:
         alive = name.alive if known is None else [d for d in name.alive if name.since(d) <= known]
         name.alive = [*alive, deed]
         surely = name.alive
+        recent = [n for n, _ in name.contents[-REMEMBERED:]]
         for number, earlier in name.contents:
             if content is not None and earlier == content:  # whose work was in that is back with it
                 # (but for whoever has deleted it: that one has given it up)
@@ -416,7 +417,7 @@ class Oracle:
                 if unread:
                     name.doubtful.update(new)
                     name.loose.update(new)
-                elif number in name.unsure:
+                elif number in name.unsure or number not in recent:
                     name.doubtful.update({*name.alive} - {*brought, deed})
                     name.loose.update(new)
                 else:
