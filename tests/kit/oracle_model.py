@@ -85,6 +85,7 @@ class Picture:
     process: Who | None = None
     came: int = 0  # with that rename, along with the deeds up to there
     act: int = 0  # when
+    doubt: int = 0  # what it had missed may be forgotten, so it may know all (2), or have done so `before` (1)
 
     def carried(self, current: int, number: int) -> Picture:
         """Under another name, where what was deed `current` is deed `number`."""
@@ -272,7 +273,14 @@ class Oracle:
             process=who,
             came=old.came if old is not None else 0,
             act=self.acts,
+            doubt=self._doubt(old, who),
         )
+
+    @staticmethod
+    def _doubt(old: Picture | None, who: Who) -> int:
+        if old is None:
+            return 0
+        return int(old.doubt == 2 or (old.doubt == 1 and old.command == who.command))
 
     @staticmethod
     def _before(old: Picture | None, who: Who) -> int | None:
@@ -286,6 +294,23 @@ class Oracle:
         """What is to be said before `who` changes `path`; conflicts are put on record."""
         if who.task is None:
             return []
+        must, notes = len(self.must), len(self.notes)
+        said = self._judge_picture(who, path, gone, append)
+        name = self.name(path)
+        picture = name.pictures.get(who.task)
+        if picture is not None and picture.doubt:
+            others = {d.task for d in name.seen_by(who.task)} - {who.task}
+            kinds = ("stale_view",) if picture.doubt == 1 else ("stale_view", OVERWRITE, "external_write")
+            self.may += [Finding(who.task, path, kind, t) for kind in kinds for t in others]
+            self.may += self.notes[notes:]
+            del self.notes[notes:]
+            if picture.doubt == 2:
+                self.may += self.must[must:]
+                del self.must[must:]
+        return said
+
+    def _judge_picture(self, who: Who, path: str, gone: bool, append: bool) -> list[Finding]:
+        assert who.task is not None
         name = self.name(path)
         picture = name.pictures.get(who.task)
         seen, came = (picture.number, picture.came) if picture is not None else (0, 0)
@@ -555,8 +580,9 @@ class Oracle:
             self._judge(who, p, append=True)
             old = name.pictures.get(who.task or "")
             seen, came = (old.number, old.came) if old is not None else (0, 0)
-            news = (d for d in name.seen_by(who.task or "") if name.after(d, seen, came))
-            missed = any(d.task != who.task for d in news)
+            news = [d for d in name.seen_by(who.task or "") if name.after(d, seen, came)]
+            missed = [d for d in news if d.task != who.task]
+            surely = any(d in name.deeds[-REMEMBERED:] and d not in name.vague for d in missed)
             self._reverts(who, p, content, before)
             self._fill(name, before)
             self._put(who, p, self._deed(who, appended=True), content, None)
@@ -572,6 +598,7 @@ class Oracle:
                     old.process if old else None,
                     old.came if old else 0,
                     old.act if old else self.acts,
+                    (old.doubt if old else 0) if surely else 2,
                 )
 
     def delete(self, who: Who, path: str) -> None:
