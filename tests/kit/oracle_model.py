@@ -85,7 +85,7 @@ class Picture:
     process: Who | None = None
     came: int = 0  # with that rename, along with the deeds up to there
     act: int = 0  # when
-    doubt: int = 0  # what it had missed may be forgotten, so it may know all (2), or have done so `before` (1)
+    doubt: int = 0  # it may know all, what it missed being forgotten: now (2), or `before` (1)
 
     def carried(self, current: int, number: int) -> Picture:
         """Under another name, where what was deed `current` is deed `number`."""
