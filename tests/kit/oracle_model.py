@@ -118,6 +118,7 @@ class Name:
     perhaps: dict[int, set[Deed]] = field(default_factory=dict)  # doubtful ones of `was_alive`
     loose: set[Deed] = field(default_factory=set)  # with such a content they came back into the file
     vague: set[Deed] = field(default_factory=set)  # so, perhaps, they came along when it was renamed
+    returned: dict[Deed, int] = field(default_factory=dict)  # by a rename, from another name, with that deed
 
     @property
     def number(self) -> int:
@@ -156,6 +157,7 @@ class Name:
             dict(self.perhaps),
             set(self.loose),
             set(self.vague),
+            dict(self.returned),
         )
 
 
@@ -468,7 +470,8 @@ class Oracle:
     @staticmethod
     def _given_up(deed: Deed, name: Name) -> bool:
         gone = (d for d in name.deeds if d.gone and d not in name.replaced)
-        return any(d.task == deed.task and d.number > name.since(deed) for d in gone)
+        since = max(name.since(deed), name.returned.get(deed, 0))  # not what it did to the name meanwhile
+        return any(d.task == deed.task and d.number > since for d in gone)
 
     def write(self, who: Who, path: str, content: bytes) -> None:
         """A whole new content, by truncation, or in a file made anew."""
@@ -791,6 +794,7 @@ class Oracle:
                 new.back[d] = new.number
         new.vague |= (old.loose | old.vague).intersection(past).difference(new.deeds)
         new.deeds = sorted({*new.deeds, *past}, key=lambda d: d.number)
+        new.returned |= dict.fromkeys(past, new.number)
         for d in past:
             new.hidden[d] = set(old.hidden.get(d, ()))
             for its, theirs in ((new.laid, old.laid), (new.replaced, old.replaced)):

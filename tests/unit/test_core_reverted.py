@@ -612,3 +612,18 @@ def test_all_that_a_run_of_writes_left_is_lost_with_its_last_content(w, back):
     w.news()
     w.run("D").edit(name, "long")
     assert {x for x in w.news()[0] if x[2] == "reverted"} == {(t, name, "reverted", "D") for t in "BC"}
+
+
+def test_what_its_author_moved_away_and_a_sibling_moved_back_is_still_its_authors(w):
+    """B moved it, which is a deletion of the name; with the file it is there again, and not given up."""
+    w.run("B").write("f", "b's work")
+    b = w.run("B")
+    b.rename("f", "g"), b.end()
+    c = w.run("C")
+    c.read("g"), c.rename("g", "f"), c.end()
+    w.run("A").edit("f", "a's")
+    w.run("C").edit("f", "b's work")
+    w.news()
+    d = w.run("D")
+    d.read("f"), d.unlink("f"), d.end()
+    assert ("B", "f", "reverted", "D") in w.news()[0]
