@@ -174,6 +174,7 @@ class Pending:
     known: int
     said: list[Finding]
     view: Missed | None
+    perhaps: bool  # something else may have been said instead of `view`
 
 
 def tokens(content: bytes) -> list[bytes]:
@@ -527,7 +528,11 @@ class Oracle:
                 self._undo(who, path, again)
                 return
             if again.view is not None:
+                must, notes = len(self.must), len(self.notes)
                 self._say(who, path, again.view, again.before.deeds)
+                if again.perhaps:
+                    self.may += [*self.must[must:], *self.notes[notes:]]
+                    del self.must[must:], self.notes[notes:]
             name.replaced.add(again.deed)
             name.over = again.before.over
             before, known = again.content or b"", again.known
@@ -621,9 +626,10 @@ class Oracle:
             self._tell(earlier, path)
         if unread:
             name.unsure.add(max(n for n, _ in name.contents))
-        self.pending[path] = Pending(
-            who, deed, before, None if unread else content, must, may, known, said, None if said else view
-        )
+        surely = any(f in self.must for f in said)
+        left = None if unread else content
+        view = None if surely else view
+        self.pending[path] = Pending(who, deed, before, left, must, may, known, said, view, bool(said))
 
     def _stakes(self, who: Who, name: Name, content: bytes, since: int = -1) -> tuple[set[str], set[str]]:
         """Whose work (later than `since`) is in the content: surely, and perhaps."""
