@@ -65,12 +65,12 @@ unmount: workspace-named ## end the guard of a directory (says who holds it open
 
 test: system-test $(VENV)/.dev ## all tests: core, adapters, and real mounts (ARGS='-k NAME' for some)
 	@$(VENV)/bin/python -m pytest $(wildcard tests/unit tests/adapter tests/mounted) $(ARGS)
-	# Once more without the lane: what decides in every mode. (ARGS choose among the tests above.)
-	$(if $(strip $(ARGS)),,FSGUARD_TEST_IO=daemon $(VENV)/bin/python -m pytest \
-	  $(wildcard tests/mounted/test_posix_*.py) tests/mounted/test_warnings.py)
+	# The POSIX table once more without the lane. (ARGS choose among the tests above.)
+	$(if $(strip $(ARGS)),,FSGUARD_TEST_IO=daemon $(VENV)/bin/python -m pytest $(wildcard tests/mounted/test_posix_*.py))
 
 stress: system-test $(VENV)/.dev ## the long runs: killed writers, power cuts, random schedules (ARGS as for test)
 	@$(VENV)/bin/python -m pytest tests/stress $(ARGS)
+	$(if $(strip $(ARGS)),,FSGUARD_TEST_IO=daemon $(VENV)/bin/python -m pytest tests/mounted) # all without the lane, too
 
 bench: system-build $(VENV)/.dev ## side by side: both modes, native, and other passthrough filesystems (ARGS='-n 1 --only find')
 	@FSGUARD_TASK=bench $(VENV)/bin/python -m tests.bench $(ARGS) # as an agent's command would
