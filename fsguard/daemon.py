@@ -79,6 +79,7 @@ _QUESTIONS = frozenset(
     ]
 )
 HOUSEKEEPING_SECONDS = 20.0
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +221,7 @@ class Daemon:
         async with trio.open_nursery() as nursery:
             await nursery.start(self._serve)
             await nursery.start(self.connection.run, self.operations)
+            await nursery.start(self._signals)
             self._register()
             self.service.account.forget(self.spec.state_dir)
             ready.say({"ready": True, "pid": os.getpid(), "features": self.connection.features()})
@@ -227,7 +229,6 @@ class Daemon:
             _log.info("mounted %s on %s", self.spec.workspace, self.spec.mountpoint)
             if notifier.watchdog is not None:
                 nursery.start_soon(self._signs_of_life, notifier, notifier.watchdog / 2)
-            nursery.start_soon(self._signals)
             nursery.start_soon(self.operations.listen, self.connection.device)
             nursery.start_soon(self._settle)
             nursery.start_soon(self._housekeeping)
@@ -276,24 +277,29 @@ class Daemon:
             ),
         )
 
-    async def _signals(self) -> None:
+    async def _signals(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         asked = False
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as received:
-            async for number in received:
-                if number == signal.SIGHUP:
-                    continue
-                try:
-                    await self.connection.shut_down()
-                except BusyError as e:
-                    # Going on is better than a dead mount under somebody's work.
-                    _log.warning("asked to end, but %s", e.message)
-                except NotMountedError:
-                    # By `unmount --lazy`, or another mount namespace has a copy (a container): it
-                    # lives as long as its last user, unless whoever asks insists.
-                    if asked:
-                        self.connection.abandon()
-                    asked = True
-                    _log.info("asked to end; unmounted already, and still in use")
+        with trio.open_signal_receiver(*_SIGNALS) as received:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+            task_status.started()
+            try:
+                async for number in received:
+                    if number == signal.SIGHUP:
+                        continue
+                    try:
+                        await self.connection.shut_down()
+                    except BusyError as e:
+                        # Going on is better than a dead mount under somebody's work.
+                        _log.warning("asked to end, but %s", e.message)
+                    except NotMountedError:
+                        # By `unmount --lazy`, or another mount namespace has a copy (a container): it
+                        # lives as long as its last user, unless whoever asks insists.
+                        if asked:
+                            self.connection.abandon()
+                        asked = True
+                        _log.info("asked to end; unmounted already, and still in use")
+            finally:  # on the way out: what is left to do is short
+                signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 
     async def _signs_of_life(self, notifier: Notifier, seconds: float) -> None:
         """For the watchdog. From here, as what hangs this loop hangs the mount."""
@@ -433,6 +439,8 @@ def main() -> int:
     install()
     _log_to_stderr()
     os.umask(0o077)
+    # Until they are heard (`Daemon._signals`), or a dead mount would be left. Before any thread is made.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         if spec_fd is None:
             raise UsageError("this is fsguard's daemon", "It is started by `fsguard mount WORKSPACE`.")

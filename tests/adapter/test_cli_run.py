@@ -425,6 +425,17 @@ class Terminal:
     def type(self, text):
         os.write(self.fd, text.encode())
 
+    def suspend(self):
+        """Ctrl-Z, which flushes the terminal's input, and so may eat the next byte typed.
+
+        (Or itself be eaten: measured with plain bash, two of a thousand.)
+        """
+        for _ in range(3):
+            self.type("\x1a")
+            if select.select([self.fd], [], [], 5)[0]:
+                break
+        self.until("Stopped")
+
     def until(self, mark):
         """Read on to `mark`; what came before it."""
         while mark not in self.seen:
@@ -451,18 +462,16 @@ def terminal(daemon):
 
 
 def test_on_a_terminal_a_job_is_stopped_continued_and_fed(terminal):
-    terminal.type(f"{terminal.fsguard} run --task A -- sh -c 'echo up; cat'\n")
+    terminal.type(f"{terminal.fsguard} run --task A -- sh -c 'echo up; sed -u s/^/got:/'\n")
     terminal.until("up")
     terminal.type("one\n")
-    terminal.until("one")
-    terminal.type("\x1a")
-    terminal.until("Stopped")
-    terminal.type("fg\ntwo\n")
-    terminal.until("two")
-    terminal.type("\x1a")
-    terminal.until("Stopped")
-    terminal.type("fg\nthree\n")
-    terminal.until("three")
+    terminal.until("got:one\r\n")
+    terminal.suspend()
+    terminal.type("\nfg\ntwo\n")
+    terminal.until("got:two\r\n")
+    terminal.suspend()
+    terminal.type("\nfg\nthree\n")
+    terminal.until("got:three")
     terminal.type("\x04")
     terminal.until("$ ")
     terminal.type("echo code=$?=\n")

@@ -181,6 +181,16 @@ def test_a_service_manager_is_told_of_readiness_life_and_end(managed):
     assert process.wait(10) == 0 and not os.path.ismount(managed.root)
 
 
+def test_whoever_ends_it_as_soon_as_it_is_mounted_finds_no_dead_mount(managed):
+    """Also before it is ready: a service may be stopped while it starts."""
+    for _ in range(5):
+        process = managed.begin()
+        while not os.path.ismount(managed.root):
+            assert process.poll() is None, process.communicate()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0 and not os.path.ismount(managed.root)
+
+
 def test_a_failed_start_is_said_on_stderr_with_its_hint(managed):
     (managed.directory / "fsguard.toml").write_text("[policy]\ndefalt = 'warn'\n")
     process = managed.begin()
