@@ -103,7 +103,7 @@ class HandleTable:
         node = handle.node
         del self.files[handle.fh]
         del node.handles[handle.fh]
-        if node.fd == handle.fd and not node.pinned:
+        if node.fd == handle.fd:
             node.fd = -1
             node.backing.rely_on_handle(node)
             if node.fd < 0 and not node.names and node.lookups > 0:

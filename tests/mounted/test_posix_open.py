@@ -9,6 +9,7 @@ import socket
 import stat
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import pytest
 
@@ -324,6 +325,26 @@ def proc_fd_reopens_an_unlinked_file(d: str) -> object:
         with opened(f"/proc/self/fd/{fd}", os.O_RDWR) as other:
             os.pwrite(other, b"Z", 1)
             return os.pread(fd, 10, 0), os.fstat(other).st_nlink
+
+
+@table.row
+def proc_fd_empties_a_file_without_a_name_and_no_other(d: str) -> object:
+    """After one of its descriptors was closed, and others were opened, which may get its number."""
+    names = [f"{d}/f{i}" for i in range(40)]
+    for name in names:
+        put(name, b"abc")
+    with ExitStack() as stack:
+        first, second = (os.open(names[0], os.O_RDWR) for _ in range(2))
+        os.pwrite(first, b"x", 0)
+        os.unlink(names[0])
+        os.close(first)
+        for name in names[1:]:
+            os.pwrite(stack.enter_context(opened(name, os.O_RDWR)), b"y", 0)
+        with opened(f"/proc/self/fd/{second}", os.O_WRONLY | os.O_TRUNC) as other:
+            os.pwrite(other, b"Z", 1)
+        seen = os.pread(second, 10, 0), os.fstat(second).st_nlink
+        os.close(second)
+    return seen, [get(name) for name in names[1:]]
 
 
 @table.row
