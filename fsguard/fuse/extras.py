@@ -11,12 +11,13 @@ import logging
 import os
 import struct
 from collections.abc import Callable
-from errno import EIO, EOPNOTSUPP
+from errno import EBADF, EIO, ENXIO, EOPNOTSUPP
 
 from ..observer import Caller, Truncated
 from . import syscalls
 from ._library import request
 from .filesystem import Filesystem
+from .lane import LANE_FH
 from .tracebacks import describe
 
 __all__ = ["ExtraHandlers"]
@@ -42,19 +43,37 @@ class ExtraHandlers(Filesystem):
         name, fn = self._extras[opcode]
         self.counts[name] += 1
         try:
-            return fn(self, body)
+            return fn(self, id_, body)
         except OSError as error:
             return error.errno or EIO
         except Exception as error:
             log.error("%s failed: %s", name, describe(error))
             return EIO
 
-    def lseek(self, body: bytes) -> bytes:
-        """SEEK_HOLE and SEEK_DATA; the others the kernel does by itself."""
-        fh, offset, whence, _ = _LSEEK_IN.unpack_from(body)
-        return _LSEEK_OUT.pack(os.lseek(self.handles.file(fh).fd, offset, whence))
+    def lseek(self, id_: int, body: bytes) -> bytes:
+        """SEEK_HOLE and SEEK_DATA; the others the kernel does by itself.
 
-    def fallocate(self, body: bytes) -> bytes:
+        What was stored through a mapping may be in the kernel's cache alone, and it does not
+        write it back before it asks for holes: a file that may be mapped so shows none.
+        """
+        fh, offset, whence, _ = _LSEEK_IN.unpack_from(body)
+        handle = self.handles.files.get(fh)
+        if handle is None and (self.lane is None or not fh & LANE_FH):
+            raise OSError(EBADF, f"unknown handle {fh}")
+        node = self.nodes[id_] if handle is None else handle.node
+        fd = self.backing.open(node, os.O_RDONLY) if handle is None else handle.fd
+        try:
+            if not any(other.flags & os.O_ACCMODE == os.O_RDWR for other in node.handles.values()):
+                return _LSEEK_OUT.pack(os.lseek(fd, offset, whence))
+            size = os.fstat(fd).st_size
+            if not 0 <= offset < size:
+                raise OSError(ENXIO, "beyond the end")
+            return _LSEEK_OUT.pack(offset if whence == os.SEEK_DATA else size)
+        finally:
+            if handle is None:
+                os.close(fd)
+
+    def fallocate(self, id_: int, body: bytes) -> bytes:
         """Reserving space. Punching and zeroing are refused: programs then write zeros, which
         goes past the observer like any other write."""
         fh, offset, length, mode, _ = _FALLOCATE_IN.unpack_from(body)
@@ -71,7 +90,7 @@ class ExtraHandlers(Filesystem):
             syscalls.fallocate(handle.fd, mode, offset, length)
         return b""
 
-    _extras: dict[int, tuple[str, Callable[[ExtraHandlers, bytes], bytes]]] = {
+    _extras: dict[int, tuple[str, Callable[[ExtraHandlers, int, bytes], bytes]]] = {
         _FALLOCATE: ("fallocate", fallocate),
         _LSEEK: ("lseek", lseek),
     }

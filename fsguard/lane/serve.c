@@ -566,27 +566,6 @@ static enum verdict do_fsync(struct wire_in *in, struct node *node, char *body, 
     return DONE;
 }
 
-static enum verdict do_lseek(struct wire_in *in, struct node *node, char *body, size_t size)
-{
-    struct wire_lseek seek;
-    (void)node;
-    if (size < sizeof seek)
-        return reply_error(in, -EINVAL), DONE;
-    memcpy(&seek, body, sizeof seek);
-    if (!(seek.fh & LANE_FH))
-        return FORWARD;
-    struct handle *h = handle_get(seek.fh);
-    if (h == NULL || h->fd < 0)
-        return reply_error(in, -EBADF), DONE;
-    off_t at = lseek(h->fd, (off_t)seek.offset, (int)seek.whence);
-    int64_t out = at;
-    if (at < 0)
-        reply_error(in, -errno);
-    else
-        reply(in, &out, sizeof out);
-    return DONE;
-}
-
 /* Nobody needs a handle of a directory. Where the kernel may keep listings it is told so once, and then
  * neither opens nor closes them with us; else the reply has to say that it may not. */
 static enum verdict do_opendir(struct wire_in *in, struct node *node, char *body, size_t size)
@@ -799,7 +778,7 @@ static const handler here[64] = {
     [OP_SETXATTR] = do_setxattr, [OP_REMOVEXATTR] = do_setxattr,
     [OP_IOCTL] = do_nothing,     [OP_POLL] = do_nothing,          [OP_COPY_FILE_RANGE] = do_nothing,
     [OP_READLINK] = do_readlink,
-    [OP_FSYNCDIR] = do_fsync,    [OP_ACCESS] = do_access,         [OP_LSEEK] = do_lseek,
+    [OP_FSYNCDIR] = do_fsync,    [OP_ACCESS] = do_access,
 };
 
 /* True: Python has to answer it. */

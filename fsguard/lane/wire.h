@@ -9,7 +9,7 @@ enum opcode {
     OP_RMDIR = 11, OP_LINK = 13, OP_OPEN = 14, OP_READ = 15, OP_CREATE = 35,
     OP_STATFS = 17, OP_RELEASE = 18, OP_FSYNC = 20, OP_SETXATTR = 21, OP_GETXATTR = 22, OP_LISTXATTR = 23, OP_REMOVEXATTR = 24, OP_FLUSH = 25,
     OP_OPENDIR = 27, OP_READDIR = 28, OP_RELEASEDIR = 29, OP_FSYNCDIR = 30, OP_ACCESS = 34,
-    OP_WRITE = 16, OP_INTERRUPT = 36, OP_BATCH_FORGET = 42, OP_READDIRPLUS = 44, OP_LSEEK = 46,
+    OP_WRITE = 16, OP_INTERRUPT = 36, OP_BATCH_FORGET = 42, OP_READDIRPLUS = 44,
     OP_IOCTL = 39, OP_POLL = 40, OP_COPY_FILE_RANGE = 47,
 };
 
@@ -99,10 +99,6 @@ struct wire_getxattr {
 };
 struct wire_setxattr { /* without FUSE_SETXATTR_EXT, which libfuse does not ask for */
     uint32_t size, flags;
-};
-struct wire_lseek {
-    uint64_t fh, offset;
-    uint32_t whence, padding;
 };
 struct wire_forget {
     uint64_t nlookup;

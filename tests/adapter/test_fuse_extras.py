@@ -26,6 +26,7 @@ def fs(tmp_path):
 
 
 def lseek(fs, fh, offset, whence):
+    """The node is asked for only with handles that the lane has given."""
     reply = fs.ops.answer(LSEEK, 0, struct.pack("=QQII", fh, offset, whence, 0))
     return struct.unpack("=q", reply)[0] if isinstance(reply, bytes) else reply
 
@@ -46,6 +47,20 @@ def test_holes_are_where_the_backing_file_has_them(fs, tmp_path):
     os.close(fd)
     assert lseek(fs, fh, 2 << 20, os.SEEK_DATA) == errno.ENXIO
     assert lseek(fs, 999, 0, os.SEEK_DATA) == errno.EBADF
+
+
+def test_a_file_that_may_be_mapped_for_writing_shows_no_holes(fs, tmp_path):
+    with open(tmp_path / "f", "wb") as f:
+        f.truncate(1 << 20)
+    reader, writer = fs.open("f"), fs.open("f", os.O_WRONLY)
+    assert lseek(fs, reader, 0, os.SEEK_DATA) == errno.ENXIO
+    both = fs.open("f", os.O_RDWR)
+    for fh in (reader, writer, both):
+        assert lseek(fs, fh, 5000, os.SEEK_DATA) == 5000
+        assert lseek(fs, fh, 5000, os.SEEK_HOLE) == 1 << 20
+        assert lseek(fs, fh, 1 << 20, os.SEEK_HOLE) == errno.ENXIO
+    fs.call("release", both)
+    assert lseek(fs, reader, 0, os.SEEK_DATA) == errno.ENXIO
 
 
 def test_reserving_space_that_makes_a_file_longer_is_a_change(fs, tmp_path):

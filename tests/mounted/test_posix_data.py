@@ -432,6 +432,36 @@ def seeking_holes(d: str) -> object:
         )
 
 
+table.accept(
+    "seeking_holes",
+    [0, (1 << 20) + 4096, 8192, "ENXIO"],
+    "while it is open for reading and writing: only the kernel knows what is stored through a mapping",
+)
+
+
+@table.row
+def seeking_holes_of_a_file_that_nobody_changes(d: str) -> object:
+    with opened(d + "/f", os.O_RDWR | os.O_CREAT) as fd:
+        os.pwrite(fd, b"x" * 4096, 0)
+        os.pwrite(fd, b"x" * 4096, 1 << 20)
+    with opened(d + "/f") as fd:
+        return [os.lseek(fd, at, how) for at in (0, 8192, 1 << 20) for how in (os.SEEK_DATA, os.SEEK_HOLE)]
+
+
+@table.row
+def a_sparse_copy_has_what_was_stored_through_a_mapping(d: str) -> object:
+    copied = {}
+    with opened(d + "/f", os.O_RDWR | os.O_CREAT) as fd, opened(d + "/f") as reader:
+        os.ftruncate(fd, 1 << 20)
+        with mmap.mmap(fd, 0) as mapped:
+            mapped[500_000:500_005] = b"bytes"
+            at = 0
+            while isinstance(start := attempt(os.lseek, reader, at, os.SEEK_DATA), int):
+                at = os.lseek(reader, start, os.SEEK_HOLE)
+                copied[start] = os.pread(reader, at - start, start)
+    return any(b"bytes" in part for part in copied.values())
+
+
 @table.row
 def seeking_data_and_holes_in_a_full_file(d: str) -> object:
     put(d + "/f", b"x" * 10_000)
