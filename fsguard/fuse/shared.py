@@ -110,7 +110,8 @@ class LaneBacking(Backing):
 
     def rely_on_handle(self, node: Node) -> None:
         if not node.is_dir:
-            node.fd = next((h.fd for h in node.handles.values()), -1)
+            fd = node.fd = next((h.fd for h in node.handles.values()), -1)
+            engine.opened_by(node.id, fd)
 
     def close(self, node: Node) -> None:
         """The lane closes what it has opened."""

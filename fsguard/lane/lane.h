@@ -55,6 +55,7 @@ struct node { /* one inode behind the mount */
     bool keyed;           /* found by (dev, ino); no longer once the inode is gone */
     bool pinned;          /* `fd` is kept although (or because) no name leads here */
     int fd;               /* O_PATH: of a directory (cached) or of a pinned node; -1: none */
+    int open_fd;          /* Python's, through which it is open; -1: it has none */
     uint32_t fd_users;    /* it is in use, without the lock, so many times */
     struct node *newer, *older; /* cached directories, by last use */
     uint64_t mutations;   /* changes of names in this directory that Python made */

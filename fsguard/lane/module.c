@@ -559,6 +559,21 @@ static PyObject *py_unpin(PyObject *self, PyObject *arg)
     Py_RETURN_NONE;
 }
 
+static PyObject *py_opened_by(PyObject *self, PyObject *args)
+{
+    unsigned long long id;
+    int fd;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "Ki", &id, &fd))
+        return NULL;
+    lock();
+    struct node *node = table_get(id);
+    if (node)
+        node->open_fd = fd;
+    unlock();
+    Py_RETURN_NONE;
+}
+
 /* The O_PATH descriptor of a directory, good until given back; -errno. */
 static PyObject *py_acquire_dir(PyObject *self, PyObject *arg)
 {
@@ -903,6 +918,7 @@ static PyMethodDef methods[] = {
     {"names_change", py_names_change, METH_O, "A change of names begins (True), or ends."},
     {"detach", py_detach, METH_O, "The inode is gone."},
     {"pin", py_pin, METH_O, "Keep a descriptor of the inode; 0 or -errno."},
+    {"opened_by", py_opened_by, METH_VARARGS, "A descriptor through which Python has the node open, -1: none."},
     {"unpin", py_unpin, METH_O, "No longer."},
     {"acquire_dir", py_acquire_dir, METH_O, "The O_PATH descriptor of a directory, or -errno."},
     {"release_dir", py_release_dir, METH_O, "Give it back."},

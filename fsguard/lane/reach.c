@@ -310,6 +310,38 @@ static int get_stat(int dir, const char *text, struct node *node, void *with)
     return node_is(node, st) ? 0 : -ESTALE;
 }
 
+struct opened {
+    struct node *node;
+    int fd;
+};
+
+static void is_open(void *with, const struct handle *h)
+{
+    struct opened *opened = with;
+    if (h->node == opened->node && h->fd >= 0)
+        opened->fd = h->fd;
+}
+
+/* What nobody can reach by a name, since it was deleted or moved behind the mount, lives on for those who
+ * have it open: from now on it has a descriptor of its own. */
+static bool pin_open(struct node *node)
+{
+    char path[40];
+    lock();
+    if (!node->pinned) {
+        struct opened opened = {node, node->open_fd};
+        if (opened.fd < 0)
+            handle_each(is_open, &opened);
+        snprintf(path, sizeof path, "/proc/self/fd/%d", opened.fd);
+        int fd = opened.fd < 0 ? -1 : open(path, O_PATH | O_CLOEXEC);
+        if (fd >= 0)
+            node->fd = fd, node->pinned = true;
+    }
+    bool pinned = node->pinned;
+    unlock();
+    return pinned;
+}
+
 int node_stat(struct node *node, struct stat *st)
 {
     if (node->id == ROOT_ID)
@@ -329,7 +361,8 @@ int node_stat(struct node *node, struct stat *st)
         return result;
     }
     unlock();
-    return by_name(node, get_stat, st);
+    int result = by_name(node, get_stat, st);
+    return result == -ESTALE && pin_open(node) ? node_stat(node, st) : result;
 }
 
 static int get_open(int dir, const char *text, struct node *node, void *with)
@@ -369,7 +402,8 @@ int node_open(struct node *node, int flags)
         return fd;
     }
     unlock();
-    return by_name(node, get_open, &flags);
+    int result = by_name(node, get_open, &flags);
+    return result == -ESTALE && pin_open(node) ? node_open(node, flags) : result;
 }
 
 int node_pin(struct node *node)

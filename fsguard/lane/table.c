@@ -101,7 +101,7 @@ static struct node *make(const struct stat *st)
         grow_keys();
     n->id = next_id++;
     n->dev = st->st_dev, n->ino = st->st_ino, n->kind = st->st_mode & S_IFMT;
-    n->fd = -1;
+    n->fd = n->open_fd = -1;
     struct node **bucket = &by_id[n->id & (id_buckets - 1)];
     n->id_chain = *bucket, *bucket = n;
     bucket = &by_key[key_hash(n->dev, n->ino) & (key_buckets - 1)];

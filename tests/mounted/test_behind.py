@@ -281,6 +281,38 @@ def test_what_both_sides_do_shows_alike(guarded: tuple[Workspace, Behind]) -> No
         until(f"{whose}: {act} {some} {fresh}", alike, seconds=2)
 
 
+@pytest.mark.parametrize("how", ["deleted", "replaced", "moved away", "its directory moved away"])
+def test_what_is_open_outlives_its_name(guarded: tuple[Workspace, Behind], how: str) -> None:
+    workspace, worker = guarded
+    ways = {"r": os.O_RDONLY, "w": os.O_WRONLY, "rw": os.O_RDWR}
+    for name in ways:
+        worker("write", f"a/{name}", "what was there\n")
+    fds = {name: os.open(workspace.root / "a" / name, flags) for name, flags in ways.items()}
+    for name in ways:
+        if how == "deleted":
+            worker("unlink", f"a/{name}")
+        elif how == "replaced":
+            worker("write", "new", "something else\n")
+            worker("rename", "new", f"a/{name}")
+        elif how == "moved away":
+            worker("rename", f"a/{name}", f"../away-{name}")
+    if how == "its directory moved away":
+        worker("rename", "a", "../elsewhere")
+    for name, fd in fds.items():
+        if name != "w":
+            assert os.pread(fd, 20, 0) == b"what was there\n"
+        if name != "r":
+            assert os.pwrite(fd, b"WHAT", 0) == 4
+            os.ftruncate(fd, 10)
+        os.fchmod(fd, 0o600)
+        st = os.fstat(fd)
+        assert (st.st_size, st.st_mode & 0o777) == (15 if name == "r" else 10, 0o600)
+        os.close(fd)
+        if how == "replaced":
+            new = workspace.root / "a" / name
+            until("the other file", lambda new=new: new.read_text() == "something else\n")
+
+
 def test_stores_through_a_mapping_show_when_it_is_closed(guarded: tuple[Workspace, Behind]) -> None:
     workspace, worker = guarded
     assert (workspace.root / "f").read_text() == "old\n"
