@@ -25,11 +25,12 @@ NEED_BUILD := fusermount3:fuse3 cc:gcc pkg-config:pkg-config fuse3.pc:libfuse3-d
 	libc.h:libc6-dev Python.h:python3-dev ensurepip:python3-venv
 # In CI nothing may be left out; elsewhere a test that lacks one of these says so and is skipped.
 NEED_CI := $(if $(CI),npm:npm shellcheck:shellcheck systemd-analyze:systemd vagrant:vagrant bwrap:bubblewrap zsh:zsh \
-	fish:fish groff:groff-base)
+	fish:fish groff:groff-base stress-ng:stress-ng fio:fio)
 NEED_TEST := $(NEED_BUILD) git:git sqlite3:sqlite3 rsync:rsync patch:patch setfacl:acl setfattr:attr ps:procps \
 	setcap:libcap2-bin tmux:tmux vi:vim-tiny tar:tar findmnt:util-linux $(NEED_CI)
+NEED_STRESS := $(NEED_TEST) stress-ng:stress-ng fio:fio
 
-.PHONY: help mount unmount test stress bench profile check ci clean lock install uninstall deb vagrant-tools vagrant-box vagrant-test system-build system-test workspace-named FORCE
+.PHONY: help mount unmount test stress bench profile check ci clean lock install uninstall deb vagrant-tools vagrant-box vagrant-test system-build system-test system-stress workspace-named FORCE
 
 help: ## this list
 	@echo "make TARGET [PYTHON=python3.12]"
@@ -68,7 +69,7 @@ test: system-test $(VENV)/.dev ## all tests: core, adapters, and real mounts (AR
 	# The POSIX table once more without the lane. (ARGS choose among the tests above.)
 	$(if $(strip $(ARGS)),,FSGUARD_TEST_IO=daemon $(VENV)/bin/python -m pytest $(wildcard tests/mounted/test_posix_*.py))
 
-stress: system-test $(VENV)/.dev ## the long runs: killed writers, power cuts, random schedules (ARGS as for test)
+stress: system-stress $(VENV)/.dev ## the long runs: conformance, killed writers, power cuts, random schedules (ARGS as for test)
 	@$(VENV)/bin/python -m pytest tests/stress $(ARGS)
 	$(if $(strip $(ARGS)),,FSGUARD_TEST_IO=daemon $(VENV)/bin/python -m pytest tests/mounted) # all without the lane, too
 
@@ -208,6 +209,9 @@ system-build:
 
 system-test:
 	@$(call system_packages,$(NEED_TEST))
+
+system-stress:
+	@$(call system_packages,$(NEED_STRESS))
 
 # An environment is bound to its place and its Python: made anew when the tree was moved or the Python is gone.
 ifneq ($(shell [ -x $(VENV)/bin/python ] && cat $(VENV)/.place 2>/dev/null),$(CURDIR))
