@@ -15,27 +15,25 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import Any
 
 import trio
 
-from fsguard import __version__, config, mountflags
+from fsguard import __version__, config, restart
 from fsguard.attribution.cgroup import CgroupPattern
 from fsguard.attribution.resolver import Resolver
 from fsguard.caching import Caching, why_not
 from fsguard.control import registry
-from fsguard.control.server import Handler, Peer, serve
+from fsguard.control.server import Door, Handler, Peer, serve
 from fsguard.core.guard import Guard, Limits
 from fsguard.core.model import Actor, Process
 from fsguard.core.policy import DEFAULT_IGNORE, Policies
 from fsguard.core.turns import Turns
 from fsguard.dispatch import Dispatch, Shield
-from fsguard.errors import BusyError, FsguardError, MissingError, NotMountedError, UsageError
-from fsguard.fuse._library import interposed
-from fsguard.fuse.connection import Connection, mount
+from fsguard.errors import BusyError, FsguardError, NotMountedError, UsageError
+from fsguard.fuse.connection import Connection, mount, resume
 from fsguard.fuse.filesystem import Settings as FuseSettings
 from fsguard.fuse.operations import Operations
 from fsguard.fuse.tracebacks import describe, install
@@ -44,7 +42,8 @@ from fsguard.notify import Notifier
 from fsguard.observer import NullObserver, Observer
 from fsguard.probe import Facts
 from fsguard.service import Service
-from fsguard.versions import Limits as StoreLimits
+from fsguard.starting import Ready, Spec, choose_io, number_from, open_store, read_settings
+from fsguard.succession import Succession
 from fsguard.versions import Store
 from fsguard.versions.secrets import Secrets
 
@@ -82,44 +81,20 @@ HOUSEKEEPING_SECONDS = 20.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """What `fsguard mount` asks for."""
-
-    workspace: str
-    mountpoint: str
-    state_dir: str
-    socket: str
-    registry_file: str
-    owner_uids: tuple[int, ...]
-    config: str | None = None
-    allow_other: bool | None = None
-    io: str = "auto"
-    cache: str | None = None
-    policy: str | None = None
-    disabled: bool = False
-    foreground: bool = False
-    wait: float | None = None
-    flags: tuple[str, ...] = ()
-
-    @classmethod
-    def read(cls, raw: Mapping[str, Any]) -> Spec:
-        try:
-            known = {k: v for k, v in raw.items() if k in cls.__dataclass_fields__}
-            known["owner_uids"] = tuple(known.get("owner_uids") or (os.getuid(),))
-            known["flags"] = tuple(known.get("flags") or ())
-            mountflags.bits(known["flags"])
-            return cls(**known)
-        except (TypeError, KeyError) as e:
-            raise UsageError(f"the daemon was started without what it needs: {e}") from None
-
-
 class Daemon:
     """Everything that one mount consists of."""
 
     def __init__(
-        self, spec: Spec, settings: config.Settings, connection: Connection, store: Store | None
+        self,
+        spec: Spec,
+        settings: config.Settings,
+        connection: Connection,
+        store: Store | None,
+        estate: restart.Estate | None = None,
     ) -> None:
+        """`estate`: what the program before has left (`restart`)."""
+        self.restarts = 0
+        self.door = Door(estate.listener if estate is not None else -1)
         self.spec = spec
         self.settings = settings
         self.connection = connection
@@ -161,7 +136,7 @@ class Daemon:
         ]
         self.shield = Shield(self.dispatch, describe)
         observer: Observer = NullObserver() if spec.disabled else self.shield
-        self.io, self.io_reason = _io(spec.io)
+        self.io, self.io_reason = choose_io(spec.io)
         self.caching = Caching.choose(
             spec.cache or settings.cache, connection.in_place, lane=self.io == "lane"
         )
@@ -176,6 +151,7 @@ class Daemon:
                 lane=self.io == "lane",
                 watch=True,
                 watched_timeout=self.caching.watched,
+                lane_state=estate.lane if estate is not None else None,
             ),
         )
         self.dispatch.take_records = self.operations.take_records
@@ -187,6 +163,56 @@ class Daemon:
             self.resolver.recall = self.operations.lane.known
             self.resolver.learn = self.operations.lane.know
         self.service = Service(self.dispatch, self.resolver, self.status, keeper, connection.workspace_fd)
+        self.notifier = Notifier()
+        self.succession = Succession(
+            self._parts(),
+            connection,
+            self.operations,
+            self.dispatch,
+            store,
+            self.door,
+            lambda: (self.spec, self.settings, self.notifier.parts()),
+        )
+        if estate is not None:
+            self._inherit(estate)
+
+    def _parts(self) -> dict[str, object]:
+        """By the names of `restart.KEPT`."""
+        guard, dispatch, operations = self.guard, self.dispatch, self.operations
+        parts = {
+            "daemon": self,
+            "guard": guard,
+            "outbox": guard.outbox,
+            "ledger": guard.ledger,
+            "tasks": guard.tasks,
+            "history": guard.history,
+            "policies": guard.policies,
+            "shield": self.shield,
+            "dispatch": dispatch,
+            "orphans": dispatch.orphans,
+            "outsiders": dispatch.outsiders,
+            "waiting": dispatch.waiting,
+            "turns": dispatch.waiting.turns,
+            "leases": dispatch.waiting.leases,
+            "resolver": self.resolver,
+            "announced": self.resolver.announced,
+            "operations": operations,
+            "handles": operations.handles,
+            "lane": operations.lane,
+            **self.service.parts(),
+        }
+        return {name: part for name, part in parts.items() if part is not None}
+
+    def _inherit(self, estate: restart.Estate) -> None:
+        """Go on where the program before has ended. The files that are open come through whatever happens."""
+        operations = self.operations
+        try:
+            restart.restore(estate.objects, self._parts(), operations.nodes.__getitem__)
+        except Exception as error:
+            _log.error("what was on record is lost: %s", describe(error))
+        operations.adopt_handles(estate.handles, dict(operations.handles.files))
+        self.dispatch.waiting.resumed = dict(estate.waiting)
+        self.connection.resumed = estate.requests
 
     def status(self) -> dict[str, Any]:
         return {
@@ -210,6 +236,8 @@ class Daemon:
             "memory_bytes": _memory(),
             "keeping": self.store is not None,
             "guard_faults": self.shield.faults,
+            "restarts": self.restarts,
+            "restart_trouble": self.succession.trouble,
             "cpu_seconds": round(sum(os.times()[:2]), 3),
         }
 
@@ -218,15 +246,19 @@ class Daemon:
         return self.caching.report(self.operations.heard(), why_not(error.errno or 0) if error else None)
 
     async def run(self, ready: Ready, notifier: Notifier) -> None:
+        self.notifier = notifier
         async with trio.open_nursery() as nursery:
             await nursery.start(self._serve)
             await nursery.start(self.connection.run, self.operations)
             await nursery.start(self._signals)
             self._register()
-            self.service.account.forget(self.spec.state_dir)
+            if not self.restarts:
+                self.service.account.forget(self.spec.state_dir)
             ready.say({"ready": True, "pid": os.getpid(), "features": self.connection.features()})
             notifier.say(READY="1", STATUS=f"guarding {self.spec.workspace}")
-            _log.info("mounted %s on %s", self.spec.workspace, self.spec.mountpoint)
+            how = "restarted" if self.restarts else "mounted"
+            _log.info("%s %s on %s, version %s", how, self.spec.workspace, self.spec.mountpoint, __version__)
+            nursery.start_soon(self.succession.wait)
             if notifier.watchdog is not None:
                 nursery.start_soon(self._signs_of_life, notifier, notifier.watchdog / 2)
             nursery.start_soon(self.operations.listen, self.connection.device)
@@ -242,11 +274,14 @@ class Daemon:
         _log.info("unmounted %s", self.spec.mountpoint)
 
     async def _serve(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        await serve(self.spec.socket, self._handlers(), self.spec.owner_uids, task_status=task_status)
+        await serve(
+            self.spec.socket, self._handlers(), self.spec.owner_uids, door=self.door, task_status=task_status
+        )
 
     def _handlers(self) -> dict[str, Handler]:
         """The service's, each of which knows what the lane has seen, and may change what it may do."""
         lane, handlers = self.operations.lane, self.service.handlers()
+        handlers["restart"] = self.succession.restart
         if lane is None:
             return handlers
 
@@ -348,37 +383,6 @@ def _not_fatal(what: str) -> Iterator[None]:
         _log.error("%s failed: %s", what, describe(e))
 
 
-class Ready:
-    """The pipe on which the starter waits; says one thing, once."""
-
-    def __init__(self, fd: int | None) -> None:
-        self._fd = fd
-
-    def say(self, what: Mapping[str, Any]) -> bool:
-        """False when nobody waits there."""
-        if self._fd is None:
-            return False
-        try:
-            os.write(self._fd, json.dumps(what).encode("ascii") + b"\n")
-        except OSError:
-            pass  # whoever started us has gone; the mount is there all the same
-        os.close(self._fd)
-        self._fd = None
-        return True
-
-
-def _io(asked: str) -> tuple[str, str]:
-    """(the mode, why that one). MissingError: the one that was asked for cannot be had."""
-    if asked == "daemon":
-        return "daemon", "asked for"
-    if interposed():
-        return "lane", "asked for" if asked == "lane" else "the fastest that can be had here"
-    reason = "pyfuse3's calls into libfuse cannot be interposed here"
-    if asked == "lane":
-        raise MissingError(f"no lane: {reason}", "mount with --io daemon, or leave the choice to auto")
-    return "daemon", reason
-
-
 def _memory() -> int:
     """Resident memory of the daemon in bytes."""
     try:
@@ -386,37 +390,6 @@ def _memory() -> int:
             return int(f.read().split()[1]) * resource.getpagesize()
     except (OSError, ValueError, IndexError):
         return 0
-
-
-def _settings(spec: Spec) -> config.Settings:
-    """The configuration that was named, else the workspace's own; read before the mount."""
-    own = os.path.join(spec.workspace, config.CONFIG_NAME)
-    if spec.config is not None:
-        settings = config.load(spec.config)
-    else:
-        settings = config.load(own) if os.path.lexists(own) else config.Settings()
-    return settings if spec.wait is None else replace(settings, turn_wait=spec.wait)
-
-
-def _store(spec: Spec, settings: config.Settings) -> Store:
-    limits = StoreLimits(
-        file_bytes=settings.keep_file_bytes,
-        age=settings.keep_age,
-        per_path=settings.keep_per_path,
-        total_bytes=settings.keep_total_bytes,
-    )
-    try:
-        return Store.open(os.path.join(spec.state_dir, "versions"), limits=limits)
-    except OSError as e:
-        raise UsageError(
-            f"kept versions cannot be stored in {spec.state_dir}: {os.strerror(e.errno or 0)}",
-            "Name another place with --state-dir.",
-        ) from None
-
-
-def _number(name: str) -> int | None:
-    value = os.environ.pop(name, "")
-    return int(value) if value.isdigit() else None
 
 
 class _Formatter(logging.Formatter):
@@ -432,9 +405,22 @@ def _log_to_stderr() -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
+def _store_again(spec: Spec, settings: config.Settings) -> Store | None:
+    """After a restart: better nothing is kept than nobody served."""
+    if not settings.keep or spec.disabled:
+        return None
+    try:
+        return open_store(spec, settings)
+    except FsguardError as e:
+        _log.error("nothing is kept any more: %s", e.message)
+        return None
+
+
 def main() -> int:
     """Entry point of ``python -m fsguard.daemon``; returns the exit code."""
-    spec_fd, ready = _number("FSGUARD_SPEC_FD"), Ready(_number("FSGUARD_STATUS_FD"))
+    if restart.on_trial(__version__, choose_io("auto")[0]):
+        return 0
+    spec_fd, ready = number_from("FSGUARD_SPEC_FD"), Ready(number_from("FSGUARD_STATUS_FD"))
     notifier = Notifier.take(os.environ)
     install()
     _log_to_stderr()
@@ -442,17 +428,26 @@ def main() -> int:
     # Until they are heard (`Daemon._signals`), or a dead mount would be left. Before any thread is made.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
-        if spec_fd is None:
+        estate = restart.take()
+        if estate is not None:
+            notifier = Notifier(*estate.notifier)
+            spec, settings = Spec.read(estate.spec), estate.settings
+            store = _store_again(spec, settings)
+        elif spec_fd is None:
             raise UsageError("this is fsguard's daemon", "It is started by `fsguard mount WORKSPACE`.")
-        with open(spec_fd, encoding="ascii") as f:
-            spec = Spec.read(json.load(f))
-        settings = _settings(spec)
-        place = None if spec.mountpoint == spec.workspace else spec.mountpoint
-        store = _store(spec, settings) if settings.keep and not spec.disabled else None
+        else:
+            with open(spec_fd, encoding="ascii") as f:
+                spec = Spec.read(json.load(f))
+            settings = read_settings(spec)
+            store = open_store(spec, settings) if settings.keep and not spec.disabled else None
         try:
-            connection = mount(spec.workspace, place, allow_other=spec.allow_other, flags=spec.flags)
+            if estate is not None:
+                connection = resume(estate.connection)
+            else:
+                place = None if spec.mountpoint == spec.workspace else spec.mountpoint
+                connection = mount(spec.workspace, place, allow_other=spec.allow_other, flags=spec.flags)
             try:
-                trio.run(Daemon(spec, settings, connection, store).run, ready, notifier)
+                trio.run(Daemon(spec, settings, connection, store, estate).run, ready, notifier)
             finally:
                 registry.remove(spec.registry_file)
                 connection.close()

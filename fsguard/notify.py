@@ -32,6 +32,10 @@ class Notifier:
         watchdog = int(wanted) / 1e6 if ours and wanted.isdecimal() and int(wanted) > 0 else None
         return cls(address, watchdog)
 
+    def parts(self) -> tuple[str | None, float | None]:
+        """For the program that comes next: what to make one of."""
+        return self._address, self.watchdog
+
     def say(self, **facts: str) -> None:
         """Send the facts. Never waits and never fails: the work goes on without the manager."""
         if self._address is None:

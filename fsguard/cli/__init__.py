@@ -22,6 +22,7 @@ __all__ = ["COMMANDS", "main"]
 COMMANDS = {
     "mount": "guard a directory: mount it over itself or elsewhere",
     "unmount": "end a mount",
+    "restart": "upgrade a running daemon in place: no call fails, nothing is forgotten",
     "status": "tasks, counters and open handles of a mount; without one, all mounts",
     "run": "run a command as a task, then tell what it overwrote",
     "ci": "a CI job: mount, run steps as tasks, report, unmount",

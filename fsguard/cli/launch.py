@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-__all__ = ["Daemon", "become", "launch"]
+__all__ = ["Daemon", "become", "launch", "program", "python_path"]
 
 READY_WITHIN = 90.0
 """Seconds until a daemon that has said nothing is given up."""
@@ -69,7 +69,7 @@ def launch(spec: dict[str, Any], log: str, command: list[str] | None = None) -> 
     ):
         try:
             process = subprocess.Popen(
-                command or [sys.executable, "-P", "-m", "fsguard.daemon"],
+                command or program(),
                 stdin=nothing,
                 stdout=2 if spec["foreground"] else output,
                 stderr=2 if spec["foreground"] else output,
@@ -106,8 +106,21 @@ def become(spec: dict[str, Any]) -> NoReturn:
     os.dup2(nothing, 0)
     os.chdir("/")
     sys.stdout.flush()
-    command = [sys.executable, "-P", "-m", "fsguard.daemon"]
-    os.execve(sys.executable, command, _environment(spec_read))
+    os.execve(sys.executable, program(), _environment(spec_read))
+
+
+def program() -> list[str]:
+    """What runs the daemon that belongs to this command."""
+    return [sys.executable, "-P", "-m", "fsguard.daemon"]
+
+
+def python_path() -> str:
+    """PYTHONPATH for it."""
+    path = [os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(":") if entry]
+    source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    if os.path.basename(source) not in ("site-packages", "dist-packages") and source not in path:
+        path.append(source)  # run from a source tree, perhaps found by a cwd that it will not have
+    return ":".join(path)
 
 
 def _ready(process: subprocess.Popen[bytes], status: Any, log: str, mountpoint: str) -> dict[str, Any]:
@@ -184,12 +197,8 @@ def _environment(spec_fd: int, status_fd: int | None = None) -> dict[str, str]:
     """Ours, without the task that happens to mount, and able to import from anywhere."""
     own = {*_OWN_VARIABLES, *_CI_COOKIES, *(() if status_fd is None else _MANAGERS_VARIABLES)}
     env = {name: value for name, value in os.environ.items() if name not in own}
-    path = [os.path.abspath(entry) for entry in env.get("PYTHONPATH", "").split(":") if entry]
-    source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    if os.path.basename(source) not in ("site-packages", "dist-packages") and source not in path:
-        path.append(source)  # run from a source tree, perhaps found by a cwd that it will not have
-    if path:
-        env["PYTHONPATH"] = ":".join(path)
+    if path := python_path():
+        env["PYTHONPATH"] = path
     env["FSGUARD_SPEC_FD"] = str(spec_fd)
     if status_fd is not None:
         env["FSGUARD_STATUS_FD"] = str(status_fd)

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 __all__ = ["Client"]
 
 
+class _EndedError(DaemonError):
+    """Its end of the connection is closed, and a question has no answer."""
+
+
 class Client:
     """A connection to the daemon of `mount`, made at the first call.
 
@@ -54,6 +58,18 @@ class Client:
 
     def call(self, method: str, /, **params: Any) -> Any:
         """Ask, and return the result. FsguardError: the daemon's refusal."""
+        try:
+            return self._call(method, params)
+        except _EndedError as ended:
+            # Restarted in place: before that it answers whatever it has begun, so nothing is done twice.
+            try:
+                self._connected()
+            except OSError:
+                self.close()
+                raise DaemonError(ended.message, ended.hint) from None
+            return self._call(method, params)
+
+    def _call(self, method: str, params: dict[str, Any]) -> Any:
         number = self._ask(method, params)
         while True:
             answer = self._answer(number)
@@ -96,12 +112,14 @@ class Client:
         while not self._ready:
             try:
                 data = self._connected().recv(1 << 18)
+            except ConnectionResetError:
+                data = b""
             except OSError as error:
                 self.close()
                 raise self._silent(error) from None
             if not data:
                 self.close()
-                raise DaemonError(f"the daemon of {self._mount.workspace} ended the connection", self._hint())
+                raise _EndedError(f"the daemon of {self._mount.workspace} ended the connection", self._hint())
             self._ready = list(self._lines.feed(data))[::-1]
         return self._ready.pop()
 

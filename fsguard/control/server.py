@@ -43,7 +43,7 @@ from fsguard.control.protocol import (
 )
 from fsguard.errors import FsguardError, RefusedError, UsageError
 
-__all__ = ["Handler", "Limits", "Peer", "serve"]
+__all__ = ["Door", "Handler", "Limits", "Peer", "serve"]
 
 _log = logging.getLogger("fsguard.control")
 
@@ -74,12 +74,52 @@ whose items are sent as events. An async generator function will do as well.
 When the reader goes away the iterator is closed. FsguardError is an answer too."""
 
 
+class Door:
+    """Whether clients come in.
+
+    :param listener: descriptor of a socket that listens already, with clients in its queue (-1: none).
+    """
+
+    def __init__(self, listener: int = -1) -> None:
+        self._listener = listener
+        self._opened = trio.Event()
+        self._opened.set()
+        self._accepting = trio.CancelScope()
+        self.unanswered: Callable[[], int] = lambda: 0
+
+    def fileno(self) -> int:
+        """Of the socket that listens."""
+        return self._listener
+
+    async def shut(self, seconds: float) -> None:
+        """Nobody comes in any more; waits `seconds` at most until all have their answers.
+
+        Who listens to a stream, or waits for a lease, may be left without one.
+        """
+        self._opened = trio.Event()
+        self._accepting.cancel()
+        with trio.move_on_after(seconds):
+            while self.unanswered():
+                await trio.sleep(0.002)
+
+    def open(self) -> None:
+        self._opened.set()
+
+    async def accept(self, sock: trio.socket.SocketType) -> trio.socket.SocketType:
+        while True:
+            await self._opened.wait()
+            self._listener = sock.fileno()
+            with trio.CancelScope() as self._accepting:
+                return (await sock.accept())[0]
+
+
 async def serve(
     path: str,
     handlers: Mapping[str, Handler],
     allowed_uids: Collection[int],
     *,
     limits: Limits | None = None,
+    door: Door | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Listen at `path` until cancelled; then the socket file is removed.
@@ -90,8 +130,10 @@ async def serve(
     possible. BusyError: a living daemon listens there. RefusedError: the
     directory is not private.
     """
-    with listening(path, allowed_uids) as sock:
-        server = _Server(handlers, frozenset(allowed_uids) | {0}, limits or Limits())
+    door = door or Door()
+    with listening(path, allowed_uids, door.fileno()) as sock:
+        server = _Server(handlers, frozenset(allowed_uids) | {0}, limits or Limits(), door)
+        door.unanswered = server.unanswered
         task_status.started()
         await server.accept(trio.socket.from_stdlib_socket(sock))
 
@@ -104,6 +146,7 @@ class _Client:
         self.peer = peer
         self.scope = trio.CancelScope()
         self.busy = False
+        self.streaming = False
         self.buffer = LineBuffer(MAX_REQUEST)
         self.early = b""  # what came while a stream was running
         self.ended = False  # its end of file came while a stream was running
@@ -114,17 +157,24 @@ class _GoneError(Exception):
 
 
 class _Server:
-    def __init__(self, handlers: Mapping[str, Handler], uids: frozenset[int], limits: Limits) -> None:
+    def __init__(
+        self, handlers: Mapping[str, Handler], uids: frozenset[int], limits: Limits, door: Door
+    ) -> None:
+        self._door = door
         self._handlers = handlers
         self._uids = uids
         self._limits = limits
         self._clients: dict[_Client, None] = {}  # oldest first
 
+    def unanswered(self) -> int:
+        """How many have asked something that is not a stream, and have no answer."""
+        return sum(client.busy and not client.streaming for client in self._clients)
+
     async def accept(self, listener: trio.socket.SocketType) -> None:
         async with trio.open_nursery() as nursery:
             while True:
                 try:
-                    sock, _ = await listener.accept()
+                    sock = await self._door.accept(listener)
                 except OSError as error:
                     if error.errno != errno.ECONNABORTED:
                         # No descriptors or no memory: others need time to give some back.
@@ -227,6 +277,7 @@ class _Server:
         Exceptions are handled inside the nursery, which would wrap them.
         """
         failure: Failure | None = None
+        client.streaming = True
         async with AsyncExitStack() as stack:
             if isinstance(items, trio.abc.AsyncResource | AsyncGenerator):
                 await stack.enter_async_context(aclosing(items))
@@ -240,6 +291,7 @@ class _Server:
                 except Exception as error:
                     failure = self._failure(request, error)
                 nursery.cancel_scope.cancel()
+        client.streaming = False
         if client.ended:
             raise _GoneError
         return failure

@@ -38,6 +38,9 @@ class Patterns:
         self._any = _union(self._spec)
         self._cache: dict[bytes, bool] = {}
 
+    def __reduce__(self) -> tuple[type[Patterns], tuple[tuple[str, ...]]]:
+        return Patterns, (self.lines,)
+
     def __call__(self, path: bytes) -> bool:
         known = self._cache.get(path)
         if known is None:

@@ -1,8 +1,13 @@
-"""Putting warnings on record: who is told what, how severe it is, and what it does."""
+"""Putting warnings on record: who is told what, how severe it is, and what it does.
+
+Sentences are made by functions of a module with their arguments bound, no closures: a
+warning that may still grow goes to the next program (`fsguard restart`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from fsguard.core import wording
@@ -81,7 +86,9 @@ class Teller:
             read_time=finding.read_time,
             path=path,
             now=now,
-            message=lambda more: wording.sentence(finding, path, text, refused, more, waited, link, now),
+            message=partial(
+                wording.sentence, finding, path, text, refused, waited=waited, link=link, now=now
+            ),
             refused=refused,
         )
 
@@ -117,7 +124,7 @@ class Teller:
             read_time=None,
             path=path,
             now=now,
-            message=lambda more: wording.collided(path, mine, holder, more),
+            message=partial(wording.collided, path, mine, holder),
         )
         return warning
 
@@ -153,7 +160,7 @@ class Teller:
             read_time=look.time if look is not None else None,
             path=path,
             now=now,
-            message=lambda more: wording.reverted(path, told, victim, deleted, more),
+            message=partial(wording.reverted, path, told, victim, deleted),
             group=act.command,
         )
         if kept is not None and not warning.tail:
@@ -170,7 +177,7 @@ class Teller:
             actor.command,
             holder,
             path,
-            lambda more: wording.waited(path, text, holder, seconds, more),
+            partial(wording.waited, path, text, holder, seconds),
             now,
         )
 
@@ -187,7 +194,7 @@ class Teller:
             actor.command,
             Write(lease.task, Process(0), holder, Act.WRITE, since, 0, 0),
             path,
-            lambda more: wording.leased(path, text, lease, since, until, waited, now, more),
+            partial(wording.leased, path, text, lease, since, until, waited, now),
             now,
             refused=True,
         )
@@ -203,7 +210,7 @@ class Teller:
             command,
             by,
             path,
-            lambda _: wording.asked_for(lease, asker, reason),
+            partial(_as_it_is, wording.asked_for(lease, asker, reason)),
             now,
         )
 
@@ -251,9 +258,13 @@ class Teller:
                 read_time=None,
                 path=path,
                 now=now,
-                message=lambda more: wording.reminder(child.id, paths),
+                message=partial(_as_it_is, wording.reminder(child.id, paths)),
             )
         return warning
+
+
+def _as_it_is(sentence: str, _more: int) -> str:
+    return sentence
 
 
 def _command_of(write: Write | None) -> str:

@@ -74,6 +74,8 @@ class Waiting:
         self.waits = 0
         self.waited = 0.0  # seconds, by all that waited for a turn together
         self._again: dict[int, float] = {}
+        # Since when opens wait that came to the program before this one, by the number of their request.
+        self.resumed: dict[int, float] = {}
 
     def _time(self) -> float:
         return self.now()  # tests set another clock
@@ -94,7 +96,7 @@ class Waiting:
         actor, paths = session.actor, tuple(file.paths())
         if actor.task is None or actor.disabled or not paths:
             return False
-        append, began = act is Act.APPEND, self.now()
+        append, began = act is Act.APPEND, self.resumed.pop(caller.unique, None) or self.now()
         if self.behind.over(paths, actor) is None and not (
             self.applies(paths, actor) and self._contest(file, paths, actor, append, began)
         ):
@@ -102,9 +104,11 @@ class Waiting:
         asked = self._again.pop(caller.tid, None)
         again = asked is not None and began - asked < AGAIN_SECONDS
         with self.pending.one(caller, actor, began, began + self.seconds) as wait:
-            if await self.behind.go(wait, file, paths, actor) and not again:
-                self._same_names(file, paths, caller)
-            return await self._in_line(wait, session, paths, act, file, None if again else caller)
+            if await self.behind.go(wait, file, paths, actor):
+                began = self.now()
+                if not again:
+                    self._same_names(file, paths, caller)
+            return await self._in_line(wait, session, paths, act, file, None if again else caller, began)
 
     def _same_names(self, file: FileView, paths: tuple[bytes, ...], caller: Caller) -> None:
         """Every check is made when the turn comes, and so is the choice of the file.
@@ -129,8 +133,9 @@ class Waiting:
         act: Act,
         file: FileView,
         caller: Caller | None,
+        began: float,
     ) -> bool:
-        actor, append, began = session.actor, act is Act.APPEND, self.now()
+        actor, append = session.actor, act is Act.APPEND
         if not self.applies(paths, actor) or not self._contest(file, paths, actor, append, began):
             return False
         if act in IN_PLACE and self._guard.locks_itself(paths[0], file, act):

@@ -58,6 +58,14 @@ class Waits:
             if wait.signalled:
                 self._signalled -= 1
 
+    def all(self) -> dict[int, Wait]:
+        """By the number of their request, first come first."""
+        return dict(self._by_request)
+
+    def stirring(self) -> bool:
+        """Whether one of them has been woken and has not yet gone on."""
+        return any(wait.event.is_set() for wait in self._by_request.values())
+
     def interrupted(self, unique: int) -> None:
         """FUSE_INTERRUPT: some signal has come, it may be one with a handler."""
         wait = self._by_request.get(unique)

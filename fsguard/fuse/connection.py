@@ -9,6 +9,7 @@ import socket
 import subprocess
 from collections.abc import Sequence
 from errno import EACCES, EBUSY, EINVAL, ENODEV, ENOENT, ENXIO, EPERM
+from typing import NamedTuple
 
 import trio
 
@@ -17,11 +18,11 @@ from ..errors import BusyError, FsguardError, MissingError, RefusedError, UsageE
 from . import mounts, syscalls, tracebacks
 from ._library import interposed, pyfuse3, request
 from .filesystem import Filesystem
-from .handshake import Handshake
+from .handshake import Agreement, Handshake
 from .loop import Loop
 from .namespace import PrivateNamespace
 
-__all__ = ["Connection", "mount"]
+__all__ = ["Connection", "Past", "mount", "resume"]
 
 # Waiting opens each take a task. pyfuse3's default of 99 would let them block the mount; a process
 # table has no room for this many callers.
@@ -43,13 +44,15 @@ class Connection:
         fuse_fd: int,
         namespace: PrivateNamespace | None,
         device: str | None,
+        past: Agreement | None = None,
     ) -> None:
         self.workspace = workspace
         self._device = device
         self.mountpoint = mountpoint
         self.workspace_fd = workspace_fd
         self._namespace = namespace
-        self._handshake = Handshake(fuse_fd)
+        self._handshake = Handshake(fuse_fd, past)
+        self.resumed: Sequence[bytes] = ()  # requests that waited when the program before ended
         self._loop: Loop | None = None
         self._serving = trio.CancelScope()
         self.over = trio.Event()  # set when `run` has ended
@@ -86,6 +89,8 @@ class Connection:
                     hand.libfuse_fd, hand.max_write, operations.take_records, hand.offers("no_opendir")
                 )
                 loop.source, loop.linger = lane.eventfd, lane.wait
+                for request in self.resumed:
+                    lane.inject(request)
             task_status.started()
 
         def pass_interrupts() -> None:
@@ -181,11 +186,61 @@ class Connection:
             "kernel": sorted(name for name, on in h.features().items() if on),
         }
 
+    def go_on(self, operations: Filesystem) -> None:
+        """The lane was paused, and nobody has taken over."""
+        hand = self._handshake
+        if operations.lane is not None:
+            operations.lane.go_on(hand.libfuse_fd, hand.max_write, hand.offers("no_opendir"))
+
+    def handed_on(self) -> Past:
+        """What the next program needs to go on with this connection (`resume`)."""
+        return Past(
+            self.workspace,
+            self.mountpoint,
+            self._device,
+            self._handshake.libfuse_fd,
+            self.workspace_fd,
+            self._namespace.descriptors() if self._namespace is not None else None,
+            self._handshake.agreement(),
+        )
+
     def load(self) -> dict[str, int]:
         """Requests read, and how often the loop had to wait in trio for one."""
         if self._loop is None:
             return {"served": 0, "parked": 0}
         return {"served": self._loop.served, "parked": self._loop.parked}
+
+
+class Past(NamedTuple):
+    """A connection as one program leaves it to the next, in the same process."""
+
+    workspace: str
+    mountpoint: str
+    device: str | None
+    fuse_fd: int
+    workspace_fd: int
+    namespace: tuple[int, int] | None
+    agreement: Agreement
+
+    def descriptors(self) -> list[int]:
+        return [self.fuse_fd, self.workspace_fd, *(self.namespace or ())]
+
+
+def resume(past: Past) -> Connection:
+    """Go on with a connection that another program in this process has served."""
+    _raise_descriptor_limit()
+    for fd in past.descriptors():
+        os.set_inheritable(fd, False)
+    namespace = PrivateNamespace(past.workspace, past.namespace) if past.namespace is not None else None
+    return Connection(
+        past.workspace,
+        past.mountpoint,
+        past.workspace_fd,
+        past.fuse_fd,
+        namespace,
+        past.device,
+        past.agreement,
+    )
 
 
 def mount(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+import struct
 from errno import EACCES, EEXIST, ENOSYS, ENXIO, EPERM, EROFS, ESTALE
 
 import trio
 
-from ..observer import Session
+from ..observer import Caller, Session
 from ._library import pyfuse3
 from .backing import proc_path
 from .filesystem import Filesystem
@@ -18,7 +19,7 @@ from .lane import LANE_FH, Lane
 from .nodes import Node
 from .replies import async_handler, handler
 
-__all__ = ["FileHandlers"]
+__all__ = ["FileHandlers", "interrupt_request", "open_request"]
 
 Context = pyfuse3.RequestContext
 
@@ -30,6 +31,33 @@ _OPEN_KILL_SUIDGID = 1
 # to the caller), not O_CREAT, O_EXCL, O_TRUNC, which are done here by hand.
 _PASSED = os.O_APPEND | os.O_SYNC | os.O_DSYNC | os.O_NOATIME | os.O_LARGEFILE
 _SYNC_THREADS = 64
+
+
+# include/uapi/linux/fuse.h: fuse_in_header, and what follows it.
+_OPEN = struct.Struct("=IIQQIIIIII")
+_INTERRUPT = struct.Struct("=IIQQIIIIQ")
+_OPCODE_OPEN, _OPCODE_INTERRUPT = 14, 36
+
+
+def open_request(caller: Caller, id_: int, flags: int, open_flags: int) -> bytes:
+    """The request as the kernel has sent it, to be handled once more."""
+    return _OPEN.pack(
+        _OPEN.size,
+        _OPCODE_OPEN,
+        caller.unique,
+        id_,
+        caller.uid,
+        caller.gid,
+        caller.tid,
+        0,
+        flags & 0xFFFFFFFF,
+        open_flags,
+    )
+
+
+def interrupt_request(unique: int) -> bytes:
+    """That a signal has come for the caller of that request."""
+    return _INTERRUPT.pack(_INTERRUPT.size, _OPCODE_INTERRUPT, unique | 1, 0, 0, 0, 0, 0, unique)
 
 
 class FileHandlers(Filesystem):
@@ -44,7 +72,13 @@ class FileHandlers(Filesystem):
         if self.lane is not None and flags & (os.O_ACCMODE | os.O_TRUNC) == os.O_RDONLY:
             return self._open_in_lane(self.lane, node, flags, ctx)
         self.revoke(node)
-        session = await self.observer.open(self.caller(ctx), node, flags)
+        caller = self.caller(ctx)
+        if self.lane is not None:
+            self.waiting[caller.unique] = open_request(caller, id_, flags, self.request.flags())
+        try:
+            session = await self.observer.open(caller, node, flags)
+        finally:
+            self.waiting.pop(caller.unique, None)
         try:
             fd, readable = self._open_backing(node, flags)
             try:

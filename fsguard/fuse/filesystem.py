@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..observer import Caller, Observer
+from ..observer import Caller, NullObserver, Observer
 from ._library import interposed, pyfuse3, request
 from .backing import Backing
 from .credentials import Creator, Identity
-from .handles import HandleTable
+from .handles import Handle, HandleTable
 from .lane import Lane, Record
 from .nodes import Node, NodeTable
 from .replies import Attributes
@@ -36,7 +36,8 @@ class Settings:
     until the next open). directories: cached directory descriptors. lane: what
     needs no decision is answered without Python (one such filesystem a process).
     watch: listen for changes behind the mount; watched_timeout: for how long names
-    and attributes are believed where that works.
+    and attributes are believed where that works. lane_state: what the lane of the
+    program before has known (`Lane.dump`).
     """
 
     entry_timeout: float = 0.0
@@ -46,6 +47,7 @@ class Settings:
     lane: bool = False
     watch: bool = False
     watched_timeout: float = 0.0
+    lane_state: bytes | None = None
 
 
 class Request(Protocol):
@@ -83,7 +85,13 @@ class Filesystem(pyfuse3.Operations):
         if self.settings.lane:
             s = self.settings
             self.lane = Lane(
-                root_fd, s.entry_timeout, s.attr_timeout, s.keep_cache, s.watched_timeout, s.watch
+                root_fd,
+                s.entry_timeout,
+                s.attr_timeout,
+                s.keep_cache,
+                s.watched_timeout,
+                s.watch,
+                s.lane_state,
             )
             self.unwatched = self.lane.unwatched
             self.backing = LaneBacking(root_fd)
@@ -100,6 +108,8 @@ class Filesystem(pyfuse3.Operations):
         self.handles = HandleTable()
         self.identity = Identity()
         self.counts: dict[str, int] = defaultdict(int)
+        self.under_way = 0  # requests whose handler may wait
+        self.waiting: dict[int, bytes] = {}  # opens among them, by number, as the kernel has sent them
         self.request: Request = peek if peek is not None else request
         # Without interposition there is no separate node id, and no request to look at.
         self.peeking = peek is not None or interposed()
@@ -226,6 +236,31 @@ class Filesystem(pyfuse3.Operations):
             self.take_records()  # the lane wakes us when there are many, even without a request
             if self.lane is not None and not self.lane.makes and self.observer.makes_freely():
                 self.lane.let_make(True)
+
+    def settle_down(self) -> None:
+        """All that the lane did is told, and what it was granted is taken back; it is paused."""
+        for handle in self.handles:
+            if handle.granted:
+                self.revoke(handle.node)
+        self.let_nobody_make()
+        if isinstance(self.backing, LaneBacking):
+            self.backing.give_back()
+
+    def adopt_handles(
+        self, handles: Iterable[tuple[int, int, int, int, bool]], sessions: Mapping[int, Handle]
+    ) -> None:
+        """Go on with files that the program before had open: (number, node, descriptor, flags, readable).
+
+        One without a session is served, and not watched.
+        """
+        for fh, id_, fd, flags, readable in handles:
+            os.set_inheritable(fd, False)
+            node = self.nodes[id_]
+            handle = sessions.get(fh)
+            if handle is None:
+                session = NullObserver().making(None, (), node, flags, 0, 0.0, False)
+                handle = Handle(fh, node, fd, flags, session, readable)
+            self.handles.restore(handle)
 
     async def listen(self, device: int) -> None:
         """Hear of changes behind the mount, until cancelled; `device`: the FUSE descriptor.

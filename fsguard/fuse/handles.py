@@ -34,6 +34,8 @@ class Handle:
         return self.flags & os.O_ACCMODE != os.O_RDONLY
 
 
+_OF_THE_LANE = 1 << 62  # lane.h: LANE_FH
+
 DirEntry = tuple[bytes, int, int]  # name, inode number, file type bits (0: unknown)
 
 
@@ -92,6 +94,14 @@ class HandleTable:
         node.handles[fh] = handle
         node.backing.rely_on_handle(node)
         return handle
+
+    def restore(self, handle: Handle) -> None:
+        """One that another program has given its number."""
+        node = handle.node
+        self.files[handle.fh] = handle
+        node.handles[handle.fh] = handle
+        node.backing.rely_on_handle(node)
+        self._next = max(self._next, handle.fh + 1) if handle.fh < _OF_THE_LANE else self._next
 
     def add_directory(self, node: Node) -> DirHandle:
         handle = DirHandle(self._number(), node)

@@ -15,13 +15,14 @@ import os
 import socket
 import struct
 from errno import EAGAIN
+from typing import NamedTuple
 
 import trio
 
 from ..errors import MissingError
 from ._library import interposed
 
-__all__ = ["FLAGS", "Handshake", "patch_reply", "patch_request"]
+__all__ = ["FLAGS", "Agreement", "Handshake", "patch_reply", "patch_request"]
 
 # include/uapi/linux/fuse.h, by name, for status and doctor.
 FLAGS = {
@@ -95,14 +96,28 @@ def patch_reply(reply: bytes, offered: int, peeking: bool) -> tuple[bytes, int]:
     return bytes(patched), agreed
 
 
+class Agreement(NamedTuple):
+    """What the kernel has offered and was answered, for a program that goes on with the connection."""
+
+    request: bytes  # as libfuse was given it
+    offered: int
+    agreed: int
+    protocol: tuple[int, int]
+    max_write: int
+
+
 class Handshake:
     """Negotiates for the descriptor `fuse_fd`, which it takes over.
 
     `libfuse_fd` is what libfuse gets; after `finish` it is the connection.
+    `past`: the kernel has agreed already, with the program before; only libfuse is
+    to be told, and what it answers goes nowhere.
     """
 
-    def __init__(self, fuse_fd: int) -> None:
+    def __init__(self, fuse_fd: int, past: Agreement | None = None) -> None:
         self._fuse_fd = fuse_fd
+        self._past = past
+        self._request = past.request if past is not None else b""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._pair = ours
         self.libfuse_fd = theirs.detach()
@@ -113,6 +128,10 @@ class Handshake:
 
     async def start(self) -> None:
         """Take FUSE_INIT from the kernel and give it to libfuse."""
+        if self._past is not None:
+            self._offered = self._past.offered
+            self._pair.send(self._request)
+            return
         while True:
             await trio.lowlevel.wait_readable(self._fuse_fd)
             try:
@@ -121,20 +140,24 @@ class Handshake:
             except OSError as error:
                 if error.errno != EAGAIN:
                     raise
-        patched, self._offered = patch_request(request)
-        self._pair.send(patched)
+        self._request, self._offered = patch_request(request)
+        self._pair.send(self._request)
 
     async def finish(self) -> None:
         """Take libfuse's reply, give it to the kernel, and connect the two directly."""
         self._pair.setblocking(False)
         await trio.lowlevel.wait_readable(self._pair)
-        reply, self.agreed = patch_reply(self._pair.recv(4096), self._offered, interposed())
-        os.write(self._fuse_fd, reply)
+        said = self._pair.recv(4096)
+        if self._past is not None:
+            self.agreed, self.protocol, self.max_write = self._past[2:]
+        else:
+            reply, self.agreed = patch_reply(said, self._offered, interposed())
+            os.write(self._fuse_fd, reply)
+            self.protocol = struct.unpack_from("=II", reply, _REPLY_HEADER)
+            (self.max_write,) = struct.unpack_from("=I", reply, _REPLY_HEADER + 20)
         if interposed():
             # What poll(2) announced may be gone again at read(2); EAGAIN is taken care of there.
             os.set_blocking(self._fuse_fd, False)
-        self.protocol = struct.unpack_from("=II", reply, _REPLY_HEADER)
-        (self.max_write,) = struct.unpack_from("=I", reply, _REPLY_HEADER + 20)
         trio.lowlevel.notify_closing(self._fuse_fd)
         trio.lowlevel.notify_closing(self._pair)
         os.dup2(self._fuse_fd, self.libfuse_fd, inheritable=False)
@@ -145,6 +168,10 @@ class Handshake:
             os.close(self._fuse_fd)
             self._fuse_fd = -1
         self._pair.close()
+
+    def agreement(self) -> Agreement:
+        """For who goes on with the connection; complete after `finish`."""
+        return Agreement(self._request, self._offered, self.agreed, self.protocol, self.max_write)
 
     def offers(self, feature: str) -> bool:
         """Whether the kernel has it, asked for or not."""

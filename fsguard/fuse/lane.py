@@ -48,7 +48,8 @@ class Lane:
     `entry_timeout`, `attr_timeout`: seconds for which the kernel may believe
     names and attributes; `watched`: the same where changes from behind are heard
     of, if that is longer; `keep_cache`: keep a file's pages from one open to the
-    next; `watch`: listen for changes from behind.
+    next; `watch`: listen for changes from behind; `state`: go on with what another
+    program's `dump` said (ValueError: that can't be).
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Lane:
         keep_cache: bool,
         watched: float = 0.0,
         watch: bool = False,
+        state: bytes | None = None,
     ) -> None:
         engine.start(
             root_fd=root_fd,
@@ -69,7 +71,9 @@ class Lane:
             watched_ns=round(watched * 1e9),
         )
         self.unwatched: OSError | None = None  # why nothing can be heard of
-        if watch:
+        if state is not None:
+            engine.load_state(state)
+        if watch and not engine.watch_load()["on"]:
             try:
                 engine.watch()
             except OSError as error:
@@ -97,6 +101,26 @@ class Lane:
         os.set_blocking(device, False)
         request.take_from(*engine.hooks(), before)
         engine.serve(device, THREADS, max(_BUFFER, max_write + 8192), no_opendir)
+
+    def pause(self, seconds: float) -> bool:
+        """Stop serving; what comes in waits in the kernel. Blocks; False: not done in time."""
+        return engine.pause(seconds)
+
+    def go_on(self, device: int, max_write: int, no_opendir: bool) -> None:
+        """After `pause`, when nobody has taken over."""
+        engine.serve(device, THREADS, max(_BUFFER, max_write + 8192), no_opendir)
+
+    def queued(self) -> int:
+        """Requests that Python has not taken yet."""
+        return engine.load()["queued"]
+
+    def dump(self) -> tuple[bytes, list[int]]:
+        """(what the next program has to know, descriptors that it goes on with); paused, records taken."""
+        return engine.dump()
+
+    def inject(self, request: bytes) -> None:
+        """As if it came from the kernel now."""
+        engine.inject(request)
 
     def know(self, tid: int, actor: Hashable) -> None:
         """Opens for reading by this thread, which is blocked in a request, are `actor`'s."""

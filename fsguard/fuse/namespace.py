@@ -27,7 +27,11 @@ class PrivateNamespace:
     nothing of ours gets out.
     """
 
-    def __init__(self, workspace: str) -> None:
+    def __init__(self, workspace: str, held: tuple[int, int] | None = None) -> None:
+        """`held`: the process is in there already, with these descriptors."""
+        if held is not None:
+            self._outside, self._root = held
+            return
         self._outside = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         self._root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         syscalls.unshare(syscalls.CLONE_NEWNS)
@@ -93,6 +97,10 @@ class PrivateNamespace:
             syscalls.umount(os.fsencode(mountpoint), syscalls.MNT_DETACH | syscalls.UMOUNT_NOFOLLOW)
         except OSError:
             pass  # EINVAL: nothing there, mounts are not shared
+
+    def descriptors(self) -> tuple[int, int]:
+        """For the program that comes after this one in the same process."""
+        return self._outside, self._root
 
     def close(self) -> None:
         os.close(self._outside)

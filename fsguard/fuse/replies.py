@@ -28,6 +28,7 @@ T = TypeVar("T")
 
 class Counting(Protocol):
     counts: dict[str, int]
+    under_way: int
 
 
 F = TypeVar("F", bound=Counting)
@@ -71,10 +72,13 @@ def async_handler(
     @wraps(fn)
     async def waiting(self: F, /, *args: P.args, **kwargs: P.kwargs) -> T:
         self.counts[name] += 1
+        self.under_way += 1
         try:
             return await fn(self, *args, **kwargs)
         except Exception as error:
             raise _answer(name, error) from None
+        finally:
+            self.under_way -= 1
 
     return waiting
 

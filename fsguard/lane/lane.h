@@ -11,6 +11,7 @@
  *   queue.c    whole requests on their way to Python
  *   records.c  what Python has to know of afterwards: who has opened, made, removed what
  *   watch.c    what others change behind the mount
+ *   state.c    all of that as bytes, for the program that comes after this one
  *
  * One mount a process, hence one lane. `lane.lock` guards the table, the handles and the records; it
  * is never held while something may block: system calls on the backing directory happen without it,
@@ -110,6 +111,9 @@ struct lane {
     bool no_opendir; /* the kernel can be told that directories need not be opened */
     size_t buffer_size;
     atomic_bool over;
+    atomic_bool pausing;        /* the threads shall end, and leave everything as it is */
+    atomic_uint alive;          /* threads */
+    int wake_fd;                /* readable while they shall */
     atomic_ullong names_epoch;  /* moves when a change of names, on disk and in the table, is complete */
     atomic_uint names_changing; /* so many are under way */
     atomic_bool making;         /* what is made here is nobody's business but its maker's */
@@ -131,6 +135,10 @@ struct node *table_root(void);
 uint64_t table_size(void);
 void table_each(void (*each)(void *, struct node *), void *with);
 uint64_t table_next_id(void);
+/* Of a table that was written down (state.c): a node under its old id, the next one to give, the devices. */
+struct node *table_restore(uint64_t id, const struct stat *st, bool keyed);
+void table_restore_next(uint64_t id);
+unsigned table_devices(const uint64_t **list);
 struct name *name_find(struct node *parent, const char *text, size_t length);
 /* NULL: out of memory. `fresh`: just created; a node of an id below `since` that is known by this inode
  * number belonged to a file that was deleted behind the mount. */
@@ -185,12 +193,16 @@ struct handle *handle_get(uint64_t fh);
 void handle_each(void (*each)(void *, const struct handle *), void *with);
 uint64_t handle_count(void); /* without those that Python counts */
 void handle_pythons(struct handle *handle);
+uint64_t handle_next(void);
+void handle_restore_next(uint64_t fh);
 void attr_fill(struct wire_attr *attr, const struct stat *st);
 /* For how long (ns) the kernel may believe names in a directory, and attributes. With the lock. */
 uint64_t entry_life(const struct node *parent);
 uint64_t attr_life(const struct node *node, const struct stat *st);
 void entry_fill(struct wire_entry *entry, const struct node *parent, const struct node *node, const struct stat *st);
 void *serve(void *buffer); /* which it gives back at the end */
+/* False: a thread is still at work after so long. What comes in meanwhile waits in the kernel. */
+bool lane_pause(int64_t for_ns);
 bool reply(const struct wire_in *in, const void *data, size_t size);
 void reply_error(const struct wire_in *in, int error);
 /* The size of the text at `body`, in `length`; false: it does not end. */
@@ -243,6 +255,7 @@ void *buffer_take(void);
 void buffer_give(void *mem);
 void queue_push(void *mem, size_t size); /* takes the buffer over */
 void queue_end(void);
+unsigned queue_length(void);
 bool queue_wait(void); /* for a few microseconds, until there is something to receive */
 int queue_receive(struct buf *buf); /* for fuse_session_receive_buf */
 
@@ -275,6 +288,9 @@ unsigned news_pending(void); /* records, and changes from behind */
 /* Names whose absence somebody may look at. */
 void miss_watch(uint64_t parent, const char *text, size_t length);
 bool miss_watched(uint64_t parent, const char *text, size_t length);
+/* The set itself: their hashes, NULL if it holds everything; and one of them again (0: everything). */
+const uint64_t *miss_hashes(size_t *room);
+void miss_restore(uint64_t hash);
 
 /* ---- watch.c ---- */
 
@@ -294,6 +310,13 @@ struct change { /* made by others, past the mount */
 int watch_start(void);   /* 0 or errno: nothing can be watched */
 bool watch_serve(void);
 void watch_end(void);
+/* What was written down: the descriptor of the marks (-1: none), an event's name of a directory, counters. */
+int watch_descriptor(void);
+bool watch_adopt(int fd);
+const unsigned char *watch_key(const struct node *node, uint32_t *size);
+bool watch_restore(struct node *node, const unsigned char *key, uint32_t size);
+enum { WATCH_COUNTERS = 5 };
+void watch_counters(uint64_t counters[WATCH_COUNTERS], bool restore);
 /* Without the lock, the node held by the caller; whether changes in the directory are heard of from now on. */
 bool watch_dir(struct node *node, int fd);
 bool watch_node(struct node *node);

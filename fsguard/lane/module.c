@@ -10,6 +10,10 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+PyObject *py_dump(PyObject *self, PyObject *none); /* state.c */
+PyObject *py_load_state(PyObject *self, PyObject *arg);
 
 static PyObject *os_error(int error)
 {
@@ -58,13 +62,17 @@ static PyObject *py_serve(PyObject *self, PyObject *args)
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = 0;
     unsigned made = 0;
+    uint64_t woken;
+    atomic_store(&lane.pausing, false);
+    if (read(lane.wake_fd, &woken, sizeof woken) < 0)
+        (void)0; /* the first time */
     for (; made < threads && !error; made++) {
         void *buffer = buffer_take();
         error = buffer ? pthread_create(&thread, NULL, serve, buffer) : ENOMEM;
         if (error)
             buffer_give(buffer);
         else
-            pthread_detach(thread);
+            pthread_detach(thread), atomic_fetch_add(&lane.alive, 1);
     }
     if (made > 1)
         error = 0; /* fewer will do */
@@ -73,6 +81,34 @@ static PyObject *py_serve(PyObject *self, PyObject *args)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error)
         return os_error(error);
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_pause(PyObject *self, PyObject *arg)
+{
+    bool paused;
+    (void)self;
+    double seconds = PyFloat_AsDouble(arg);
+    if (seconds < 0 && PyErr_Occurred())
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    paused = lane_pause((int64_t)(seconds * 1e9));
+    Py_END_ALLOW_THREADS
+    return PyBool_FromLong(paused);
+}
+
+static PyObject *py_inject(PyObject *self, PyObject *arg)
+{
+    char *data;
+    Py_ssize_t size;
+    (void)self;
+    if (PyBytes_AsStringAndSize(arg, &data, &size) < 0)
+        return NULL;
+    void *mem = (size_t)size <= lane.buffer_size ? buffer_take() : NULL;
+    if (mem == NULL)
+        return PyErr_NoMemory();
+    memcpy(mem, data, (size_t)size);
+    queue_push(mem, (size_t)size);
     Py_RETURN_NONE;
 }
 
@@ -749,8 +785,9 @@ static PyObject *py_load(PyObject *self, PyObject *none)
     lock();
     unsigned long long nodes = table_size(), open = handle_count();
     unlock();
-    return Py_BuildValue("{sKsKsKsI}", "nodes", nodes, "handles", open, "forwarded",
-                         (unsigned long long)atomic_load(&lane.forwarded), "pending", records_pending());
+    return Py_BuildValue("{sKsKsKsIsI}", "nodes", nodes, "handles", open, "forwarded",
+                         (unsigned long long)atomic_load(&lane.forwarded), "pending", records_pending(), "queued",
+                         queue_length());
 }
 
 static PyObject *py_counts(PyObject *self, PyObject *none)
@@ -881,6 +918,10 @@ static PyObject *py_expire(PyObject *self, PyObject *args)
 static PyMethodDef methods[] = {
     {"start", (PyCFunction)(void (*)(void))py_start, METH_VARARGS | METH_KEYWORDS, "Set up the table and the queue, once."},
     {"serve", py_serve, METH_VARARGS, "(device, threads, buffer size): read requests from now on."},
+    {"pause", py_pause, METH_O, "(seconds): end the threads; False: they have not ended by then. `serve` goes on."},
+    {"inject", py_inject, METH_O, "Python gets this request next, as if from the kernel."},
+    {"dump", py_dump, METH_NOARGS, "(all that is known here, [descriptors that belong to it])."},
+    {"load_state", py_load_state, METH_O, "Go on with what `dump` said, after `start`. ValueError: that can't be."},
     {"eventfd", py_eventfd, METH_NOARGS, "Readable while there are requests for Python, or records to take."},
     {"wait", py_wait, METH_NOARGS, "Wait some microseconds for a request; whether there is one."},
     {"hooks", py_hooks, METH_NOARGS, "What `_request` needs to take requests from the queue."},

@@ -31,7 +31,8 @@ static unsigned pooled;
 bool queue_start(void)
 {
     event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    return event >= 0;
+    lane.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    return event >= 0 && lane.wake_fd >= 0;
 }
 
 int queue_eventfd(void) { return event; }
@@ -98,6 +99,8 @@ void queue_push(void *mem, size_t size)
     pthread_mutex_unlock(&queue_lock);
     atomic_fetch_add_explicit(&lane.forwarded, 1, memory_order_relaxed);
 }
+
+unsigned queue_length(void) { return atomic_load(&queued); }
 
 void queue_end(void)
 {

@@ -125,22 +125,30 @@ static uint64_t miss_hash(uint64_t parent, const char *text, size_t length)
     return h ? h : 1;
 }
 
-void miss_watch(uint64_t parent, const char *text, size_t length)
+const uint64_t *miss_hashes(size_t *room)
 {
-    if (all_misses)
-        return;
+    *room = misses ? 2 * MAX_MISSES : 0;
+    return all_misses ? NULL : misses;
+}
+
+void miss_restore(uint64_t h)
+{
     if (misses == NULL)
         misses = calloc(2 * MAX_MISSES, sizeof *misses);
-    if (misses == NULL || miss_count >= MAX_MISSES) {
+    if (h == 0 || misses == NULL || miss_count >= MAX_MISSES)
         all_misses = true;
+    if (all_misses)
         return;
-    }
-    uint64_t h = miss_hash(parent, text, length);
     unsigned at = h % (2 * MAX_MISSES);
     while (misses[at] && misses[at] != h)
         at = (at + 1) % (2 * MAX_MISSES);
     if (misses[at] == 0)
         misses[at] = h, miss_count++;
+}
+
+void miss_watch(uint64_t parent, const char *text, size_t length)
+{
+    miss_restore(miss_hash(parent, text, length));
 }
 
 bool miss_watched(uint64_t parent, const char *text, size_t length)

@@ -148,6 +148,10 @@ void handle_each(void (*each)(void *, const struct handle *), void *with)
             each(with, h);
 }
 
+uint64_t handle_next(void) { return next_fh; }
+
+void handle_restore_next(uint64_t fh) { next_fh = fh; }
+
 uint64_t handle_count(void) { return handle_total; }
 
 void handle_pythons(struct handle *h)
@@ -851,11 +855,13 @@ static void let_others_pass(void)
         nanosleep(&t, NULL);
 }
 
-/* The next request; 0: unmounted. Leading. */
+/* The next request; 0: unmounted; -1: the threads shall end. Leading. */
 static ssize_t take_request(char *mem)
 {
     int64_t end = 0;
     for (;;) {
+        if (atomic_load(&lane.pausing))
+            return -1;
         ssize_t got = read(lane.device, mem, lane.buffer_size);
         if (got >= (ssize_t)sizeof(struct wire_in)) {
             if (end)
@@ -873,8 +879,8 @@ static ssize_t take_request(char *mem)
                 continue;
             }
             look_ns = look_ns / 2 > LOOK_LEAST_NS ? look_ns / 2 : LOOK_LEAST_NS;
-            struct pollfd p = {.fd = lane.device, .events = POLLIN};
-            if (poll(&p, 1, -1) > 0 && p.revents & (POLLERR | POLLHUP | POLLNVAL))
+            struct pollfd p[2] = {{.fd = lane.device, .events = POLLIN}, {.fd = lane.wake_fd, .events = POLLIN}};
+            if (poll(p, 2, -1) > 0 && p[0].revents & (POLLERR | POLLHUP | POLLNVAL))
                 return 0;
             end = 0;
         }
@@ -892,10 +898,10 @@ void *serve(void *buffer)
         if (atomic_load(&lane.over))
             break;
         ssize_t got = take_request(mem);
-        if (got == 0) {
+        if (got == 0)
             queue_end();
+        if (got <= 0)
             break;
-        }
         atomic_fetch_add(&between, 1);
         struct pollfd more = {.fd = lane.device, .events = POLLIN};
         if (poll(&more, 1, 0) > 0)
@@ -915,5 +921,23 @@ void *serve(void *buffer)
     }
     step_down();
     buffer_give(mem);
+    atomic_fetch_sub(&lane.alive, 1);
     return NULL;
+}
+
+bool lane_pause(int64_t for_ns)
+{
+    uint64_t one = 1;
+    struct timespec t = {.tv_nsec = 200000};
+    int64_t end = monotonic_ns() + for_ns;
+    atomic_store(&lane.pausing, true);
+    if (write(lane.wake_fd, &one, sizeof one) < 0)
+        return false;
+    watch_end();
+    while (atomic_load(&lane.alive) > 0) {
+        if (monotonic_ns() > end)
+            return false;
+        nanosleep(&t, NULL);
+    }
+    return true;
 }

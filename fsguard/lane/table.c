@@ -90,6 +90,18 @@ static void grow_names(void)
     by_name = wider, name_buckets = size;
 }
 
+static void unkey(struct node *node)
+{
+    if (!node->keyed)
+        return;
+    struct node **at = &by_key[key_hash(node->dev, node->ino) & (key_buckets - 1)];
+    while (*at != node)
+        at = &(*at)->key_chain;
+    *at = node->key_chain;
+    node->keyed = false;
+    keyed--;
+}
+
 static struct node *make(const struct stat *st)
 {
     struct node *n = calloc(1, sizeof *n);
@@ -129,6 +141,25 @@ bool table_start(const struct stat *st)
 struct node *table_root(void) { return root; }
 uint64_t table_size(void) { return nodes; }
 uint64_t table_next_id(void) { return next_id; }
+
+struct node *table_restore(uint64_t id, const struct stat *st, bool is_keyed)
+{
+    if (id == ROOT_ID)
+        return root;
+    next_id = id;
+    struct node *n = make(st);
+    if (n && !is_keyed)
+        unkey(n);
+    return n;
+}
+
+void table_restore_next(uint64_t id) { next_id = id; }
+
+unsigned table_devices(const uint64_t **list)
+{
+    *list = devices;
+    return device_count;
+}
 
 void table_each(void (*each)(void *, struct node *), void *with)
 {
@@ -246,18 +277,6 @@ bool name_add(struct node *node, struct node *parent, const char *text, size_t l
     if (node->pinned && node->kind != S_IFDIR)
         node_unpin(node);
     return true;
-}
-
-static void unkey(struct node *node)
-{
-    if (!node->keyed)
-        return;
-    struct node **at = &by_key[key_hash(node->dev, node->ino) & (key_buckets - 1)];
-    while (*at != node)
-        at = &(*at)->key_chain;
-    *at = node->key_chain;
-    node->keyed = false;
-    keyed--;
 }
 
 static void drop_names(struct node *node)

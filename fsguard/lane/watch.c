@@ -553,17 +553,23 @@ static bool same_tell(const struct tell *a, const struct tell *b)
            && memcmp(a->name, b->name, a->length) == 0;
 }
 
+/* Who comes after this program is told nothing of it: what is to be said is said before the end. */
+static bool tells_on(void)
+{
+    return !atomic_load(&lane.over) && (!atomic_load(&lane.pausing) || first_tell || first_again);
+}
+
 static void *teller(void *unused)
 {
     pthread_mutex_lock(&tell_lock);
-    while (!atomic_load(&lane.over)) {
+    while (tells_on()) {
         struct tell *t = first_tell;
         if (t) {
             first_tell = t->next;
             if (first_tell == NULL)
                 last_tell = NULL;
             tell_count--;
-        } else if (first_again && first_again->due <= monotonic_ns()) {
+        } else if (first_again && (first_again->due <= monotonic_ns() || atomic_load(&lane.pausing))) {
             t = first_again;
             first_again = t->next;
             if (first_again == NULL)
@@ -600,6 +606,7 @@ static void *teller(void *unused)
     }
     pthread_mutex_unlock(&tell_lock);
     close(device);
+    atomic_fetch_sub(&lane.alive, 1);
     return unused;
 }
 
@@ -794,7 +801,7 @@ bool watch_events(const char *buffer, size_t size)
 static void *reader(void *buffer)
 {
     long pause = PAUSE_NS;
-    while (!atomic_load(&lane.over)) {
+    while (!atomic_load(&lane.over) && !atomic_load(&lane.pausing)) {
         struct pollfd p[2] = {{.fd = group, .events = POLLIN}, {.fd = nudge, .events = POLLIN}};
         if (poll(p, 2, -1) < 0 && errno != EINTR)
             break;
@@ -814,24 +821,30 @@ static void *reader(void *buffer)
         nanosleep(&t, NULL);
     }
     free(buffer);
+    atomic_fetch_sub(&lane.alive, 1);
     return NULL;
 }
 
 /* ---- set-up ---- */
 
+static bool prepare(void)
+{
+    self = getpid();
+    nudge = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    mount_fd = openat(lane.root_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return nudge >= 0;
+}
+
 int watch_start(void)
 {
     unsigned flags = FAN_CLASS_NOTIF | FAN_CLOEXEC | FAN_NONBLOCK | FAN_REPORT_DFID_NAME;
-    self = getpid();
-    nudge = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (nudge < 0)
+    if (!prepare())
         return errno;
     group = fanotify_init(flags | FAN_UNLIMITED_MARKS, O_RDONLY | O_CLOEXEC);
     if (group < 0 && errno == EPERM)
         group = fanotify_init(flags, O_RDONLY | O_CLOEXEC);
     if (group < 0)
         return errno;
-    mount_fd = openat(lane.root_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (watch_dir(table_root(), lane.root_fd))
         return 0;
     close(group);
@@ -851,11 +864,58 @@ bool watch_serve(void)
         return false;
     }
     pthread_detach(thread);
+    atomic_fetch_add(&lane.alive, 1);
     device = fcntl(lane.device, F_DUPFD_CLOEXEC, 3);
     if (device < 0 || pthread_create(&thread, NULL, teller, NULL) != 0)
         return false;
     pthread_detach(thread);
+    atomic_fetch_add(&lane.alive, 1);
     return true;
+}
+
+/* ---- a program goes on with what another one has watched: the marks are the descriptor's ---- */
+
+int watch_descriptor(void) { return group; }
+
+bool watch_adopt(int fd)
+{
+    if (!prepare())
+        return false;
+    group = fd;
+    return true;
+}
+
+const unsigned char *watch_key(const struct node *node, uint32_t *size)
+{
+    *size = node->watch ? node->watch->size : 0;
+    return node->watch ? node->watch->key : NULL;
+}
+
+bool watch_restore(struct node *node, const unsigned char *key, uint32_t size)
+{
+    struct watch *w = size <= KEY_MAX ? malloc(sizeof *w + size) : NULL;
+    if (w == NULL)
+        return false;
+    w->id = node->id, w->size = size, w->chain = NULL;
+    memcpy(w->key, key, size);
+    w->hash = key_hash(w->key, size);
+    if (!watch_insert(w)) {
+        free(w);
+        return false;
+    }
+    node->watch = w;
+    atomic_store(&node->watched, WATCHED);
+    return true;
+}
+
+void watch_counters(uint64_t counters[WATCH_COUNTERS], bool restore)
+{
+    atomic_ullong *const all[WATCH_COUNTERS] = {&own_events, &foreign_events, &overflows, &lost_changes, &refused};
+    for (unsigned i = 0; i < WATCH_COUNTERS; i++)
+        if (restore)
+            atomic_store(all[i], counters[i]);
+        else
+            counters[i] = atomic_load(all[i]);
 }
 
 struct watch_load watch_load(void)

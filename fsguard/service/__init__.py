@@ -99,6 +99,10 @@ class Service:
             "versions.diffable": self._versions.diffable,
         }
 
+    def parts(self) -> dict[str, object]:
+        """What goes to the next program, by the names of `restart.KEPT`."""
+        return {"runs": self.runs, "account": self.account, "versions": self._versions}
+
     async def metrics(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
         """`status`, and what is counted since the mount began. Takes nothing."""
         outbox, waiting = self._dispatch.guard.outbox, self._dispatch.waiting

@@ -1,0 +1,188 @@
+"""One program of the daemon takes the place of another, in the same process: nobody's call fails.
+
+The old program stops taking requests (they wait in the kernel), finishes what it has begun,
+writes down what it knows and executes the new one, which keeps its process id, its mount
+namespace and its descriptors: the FUSE connection, the files behind open handles, the marks
+for changes from behind, the control socket. Opens that were waiting for a turn are handled
+once more, with the time that they have waited already.
+
+Before anything is given up, the new program is started on trial, and says whether it
+understands what the old one writes (`FORMAT`, `lane/state.c`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+from fsguard import flat
+from fsguard.errors import DaemonError, UsageError
+from fsguard.fuse.nodes import Node
+
+__all__ = ["FORMAT", "KEPT", "Estate", "execute", "gather", "restore", "take", "try_out"]
+
+FORMAT = 1
+"""Moves when a program can't go on with what the one before it has written."""
+
+_STATE = "FSGUARD_STATE_FD"
+_TRIAL = "FSGUARD_RESTART_TRIAL"
+_TRIAL_SECONDS = 60.0
+
+KEPT: Mapping[str, tuple[str, ...]] = {
+    "daemon": ("started", "restarts"),
+    "outbox": ("total", "raised", "withdrawn", "_ids", "_all", "_open", "_rebuild"),
+    "ledger": ("version", "_paths", "_names", "_readers", "_process_looks", "_glances"),
+    "tasks": ("_tasks", "_forgotten"),
+    "history": ("_entries",),
+    "policies": ("default", "paths", "tasks"),
+    "guard": ("deletions",),
+    "shield": ("faults",),
+    "dispatch": ("open_files", "_writable"),
+    "orphans": ("_files",),
+    "outsiders": ("overflows",),
+    "waiting": ("seconds", "waits", "waited", "_again"),
+    "turns": ("lapse", "_turns", "_of_handle", "_entered"),
+    "leases": ("held", "_ids"),
+    "resolver": ("_threads", "_known", "_processes", "runs", "_pids", "means", "_nobody"),
+    "announced": ("_calls",),
+    "runs": ("_numbers", "_began"),
+    "account": ("_began",),
+    "versions": ("_began",),
+    "operations": ("counts",),
+    "handles": ("files", "_next"),
+    "lane": ("_last", "_actors", "_numbers", "_groups", "_last_group"),
+}
+"""What of which part goes to the next program; the rest of each is made anew, or has only wires in it."""
+
+
+class Estate(NamedTuple):
+    """All that one program leaves to the next."""
+
+    format: int
+    version: str
+    spec: dict[str, Any]
+    settings: Any  # config.Settings
+    notifier: tuple[str | None, float | None]
+    connection: Any  # fuse.connection.Past
+    listener: int
+    lane: bytes
+    objects: bytes
+    handles: list[tuple[int, int, int, int, bool]]  # number, node, descriptor, flags, readable
+    requests: list[bytes]  # of opens that wait
+    waiting: dict[int, float]  # since when (monotonic seconds), by number
+
+
+# ---- what is known ----------------------------------------------------------------------
+
+
+def gather(parts: Mapping[str, object]) -> bytes:
+    """What `KEPT` names, of the daemon's parts. Nothing may be under way."""
+    names = {id(part): name for name, part in parts.items()}
+
+    def name_of(obj: object) -> object:
+        if isinstance(obj, Node):
+            return ("node", obj.id)
+        return names.get(id(obj))
+
+    state = {
+        name: {attribute: getattr(parts[name], attribute) for attribute in attributes}
+        for name, attributes in KEPT.items()
+        if name in parts
+    }
+    return flat.dump(state, name_of)
+
+
+def restore(data: bytes, parts: Mapping[str, object], node: Callable[[int], object]) -> None:
+    """Put it into parts that have just been made; whatever is wrong is raised before any is touched."""
+
+    def called(name: Any) -> object:
+        return node(name[1]) if isinstance(name, tuple) else parts[name]
+
+    state = flat.load(data, called)
+    for name, values in state.items():
+        for attribute, value in values.items():
+            if name in parts and hasattr(parts[name], attribute):
+                setattr(parts[name], attribute, value)
+
+
+# ---- from program to program ------------------------------------------------------------
+
+
+def try_out(program: Sequence[str], environ: Mapping[str, str]) -> str:
+    """Start the next program on trial. Returns its version; DaemonError: it can't take over. Blocks."""
+    try:
+        done = subprocess.run(
+            program,
+            env={**environ, _TRIAL: "1"},
+            cwd="/",
+            capture_output=True,
+            timeout=_TRIAL_SECONDS,
+            check=False,
+        )
+        said = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 and done.stdout else None
+    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
+        raise DaemonError(
+            f"the program to go on with does not start: {error}", "nothing was changed"
+        ) from None
+    if not isinstance(said, dict):
+        last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
+        raise DaemonError(
+            f"the program to go on with does not start: {''.join(last)[:300] or f'exit {done.returncode}'}",
+            "nothing was changed",
+        )
+    if said.get("format") != FORMAT or said.get("io") != "lane":
+        raise DaemonError(
+            f"fsguard {said.get('version')} cannot go on with what this version has on record",
+            "nothing was changed; unmount and mount when nobody works there",
+        )
+    return str(said.get("version"))
+
+
+def on_trial(version: str, io: str) -> bool:
+    """In the next program: answer, if that was all that is wanted."""
+    if os.environ.pop(_TRIAL, None) is None:
+        return False
+    print(json.dumps({"format": FORMAT, "version": version, "io": io}))
+    return True
+
+
+def same_program() -> list[str]:
+    """What this process was started with; the files may be another version's by now."""
+    return [sys.executable, *sys.orig_argv[1:]]
+
+
+def execute(
+    estate: Estate, program: Sequence[str], environ: Mapping[str, str], keep: Sequence[int]
+) -> NoReturn:
+    """Become the next program. OSError: it can't be executed, and nothing has changed."""
+    state = os.memfd_create("fsguard", os.MFD_CLOEXEC)
+    with open(state, "wb", closefd=False) as file:
+        pickle.dump(tuple(estate), file, protocol=5)
+    os.lseek(state, 0, os.SEEK_SET)
+    fds = [state, *keep]
+    try:
+        for fd in fds:
+            os.set_inheritable(fd, True)
+        os.execve(program[0], list(program), {**environ, _STATE: str(state)})
+    except OSError:
+        for fd in fds:
+            os.set_inheritable(fd, False)
+        os.close(state)
+        raise
+
+
+def take() -> Estate | None:
+    """What the program before has left; None: there was none. Raises UsageError: it can't be read."""
+    number = os.environ.pop(_STATE, "")
+    if not number.isdigit():
+        return None
+    try:
+        with open(int(number), "rb") as file:
+            return Estate(*pickle.load(file))
+    except (OSError, TypeError, ValueError, pickle.UnpicklingError) as error:
+        raise UsageError(f"nothing is left by another daemon: {error}") from None
