@@ -18,13 +18,25 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, NoReturn
 
 from fsguard import flat
 from fsguard.errors import DaemonError, UsageError
 from fsguard.fuse.nodes import Node
 
-__all__ = ["FORMAT", "KEPT", "Estate", "execute", "gather", "restore", "take", "try_out"]
+__all__ = [
+    "FORMAT",
+    "KEPT",
+    "Estate",
+    "execute",
+    "gather",
+    "on_trial",
+    "restore",
+    "same_program",
+    "take",
+    "try_out",
+]
 
 FORMAT = 1
 """Moves when a program can't go on with what the one before it has written."""
@@ -113,26 +125,42 @@ def restore(data: bytes, parts: Mapping[str, object], node: Callable[[int], obje
 # ---- from program to program ------------------------------------------------------------
 
 
-def try_out(program: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Start the next program on trial. Returns its version; DaemonError: it can't take over. Blocks."""
+def try_out(
+    program: Sequence[str],
+    environ: Mapping[str, str],
+    starting: Callable[[], AbstractContextManager[Callable[[int], object]]],
+) -> str:
+    """Start the next program on trial. Returns its version; DaemonError: it can't take over. Blocks.
+
+    `starting`: around the start of a child, whose pid is given to what it yields.
+    """
     try:
-        done = subprocess.run(
-            program,
-            env={**environ, _TRIAL: "1"},
-            cwd="/",
-            capture_output=True,
-            timeout=_TRIAL_SECONDS,
-            check=False,
-        )
-        said = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 and done.stdout else None
-    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
-        raise DaemonError(
-            f"the program to go on with does not start: {error}", "nothing was changed"
-        ) from None
+        with starting() as started:
+            child = subprocess.Popen(
+                program,
+                env={**environ, _TRIAL: "1"},
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+            started(child.pid)
+    except OSError as error:
+        reason = f"the program to go on with does not start: {error}"
+        raise DaemonError(reason, "nothing was changed") from None
+    with child:
+        try:
+            out, err = child.communicate(timeout=_TRIAL_SECONDS)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            raise DaemonError(
+                f"the program to go on with said nothing for {_TRIAL_SECONDS:g} s", "nothing was changed"
+            ) from None
+    said = _answer(out) if child.returncode == 0 else None
     if not isinstance(said, dict):
-        last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
+        last = err.decode("utf-8", "replace").strip().splitlines()[-1:]
         raise DaemonError(
-            f"the program to go on with does not start: {''.join(last)[:300] or f'exit {done.returncode}'}",
+            f"the program to go on with does not start: {''.join(last)[:300] or f'exit {child.returncode}'}",
             "nothing was changed",
         )
     if said.get("format") != FORMAT or said.get("io") != "lane":
@@ -141,6 +169,13 @@ def try_out(program: Sequence[str], environ: Mapping[str, str]) -> str:
             "nothing was changed; unmount and mount when nobody works there",
         )
     return str(said.get("version"))
+
+
+def _answer(out: bytes) -> object:
+    try:
+        return json.loads(out.splitlines()[-1])
+    except (ValueError, IndexError):
+        return None
 
 
 def on_trial(version: str, io: str) -> bool:

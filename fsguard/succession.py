@@ -64,7 +64,8 @@ class Succession:
         """Go on as the program that is installed now, or as `program` with PYTHONPATH `path`. No call fails.
 
         Answers with the next program's version when it was tried out; then it happens."""
-        if self._operations.lane is None:
+        lane = self._operations.lane
+        if lane is None:
             raise UsageError(
                 "a mount without the lane (--io daemon) cannot be restarted in place",
                 "unmount and mount when nobody works there",
@@ -77,7 +78,7 @@ class Succession:
                 raise UsageError("only who runs the daemon may say which program goes on")
             program = p.texts(params, "program")
             environ["PYTHONPATH"] = p.optional_text(params, "path") or ""
-        version = await trio.to_thread.run_sync(restart.try_out, program, environ)
+        version = await trio.to_thread.run_sync(restart.try_out, program, environ, lane.starting_a_child)
         self._asked, self.trouble = (program, environ), None
         self._wanted.set()
         return {"version": version, "from": __version__}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from ..lane import OPCODES, engine
@@ -109,6 +110,19 @@ class Lane:
     def go_on(self, device: int, max_write: int, no_opendir: bool) -> None:
         """After `pause`, when nobody has taken over."""
         engine.serve(device, THREADS, max(_BUFFER, max_write + 8192), no_opendir)
+
+    @contextmanager
+    def starting_a_child(self) -> Iterator[Callable[[int], None]]:
+        """While one is forked and executed; give its pid to what this yields.
+
+        It has copies of our descriptors until then, and is the last to close some: no change of its own.
+        """
+        pids = [0]
+        engine.watch_hold()
+        try:
+            yield pids.append
+        finally:
+            engine.watch_let_go(pids[-1])
 
     def queued(self) -> int:
         """Requests that Python has not taken yet."""

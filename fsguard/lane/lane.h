@@ -112,7 +112,8 @@ struct lane {
     size_t buffer_size;
     atomic_bool over;
     atomic_bool pausing;        /* the threads shall end, and leave everything as it is */
-    atomic_uint alive;          /* threads */
+    atomic_bool unwatching;     /* those that watch shall, before */
+    atomic_uint alive, watching; /* threads */
     int wake_fd;                /* readable while they shall */
     atomic_ullong names_epoch;  /* moves when a change of names, on disk and in the table, is complete */
     atomic_uint names_changing; /* so many are under way */
@@ -310,11 +311,17 @@ struct change { /* made by others, past the mount */
 int watch_start(void);   /* 0 or errno: nothing can be watched */
 bool watch_serve(void);
 void watch_end(void);
+void watch_hold(void); /* nothing is read; then: a child (0: none) was started meanwhile */
+void watch_let_go(int child);
 /* What was written down: the descriptor of the marks (-1: none), an event's name of a directory, counters. */
 int watch_descriptor(void);
 bool watch_adopt(int fd);
 const unsigned char *watch_key(const struct node *node, uint32_t *size);
 bool watch_restore(struct node *node, const unsigned char *key, uint32_t size);
+/* What the kernel has not been told, or not for the last time. */
+void tells_each(void (*each)(void *, uint32_t what, uint64_t parent, uint64_t child, const char *name, size_t length),
+                void *with);
+void tell_restore(uint32_t what, uint64_t parent, uint64_t child, const char *name, size_t length);
 enum { WATCH_COUNTERS = 5 };
 void watch_counters(uint64_t counters[WATCH_COUNTERS], bool restore);
 /* Without the lock, the node held by the caller; whether changes in the directory are heard of from now on. */

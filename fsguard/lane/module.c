@@ -61,9 +61,10 @@ static PyObject *py_serve(PyObject *self, PyObject *args)
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = 0;
-    unsigned made = 0;
+    unsigned made = atomic_load(&lane.alive); /* a pause that did not come about */
     uint64_t woken;
     atomic_store(&lane.pausing, false);
+    atomic_store(&lane.unwatching, false);
     if (read(lane.wake_fd, &woken, sizeof woken) < 0)
         (void)0; /* the first time */
     for (; made < threads && !error; made++) {
@@ -76,7 +77,7 @@ static PyObject *py_serve(PyObject *self, PyObject *args)
     }
     if (made > 1)
         error = 0; /* fewer will do */
-    if (!error && !watch_serve())
+    if (!error && atomic_load(&lane.watching) == 0 && !watch_serve())
         error = EAGAIN;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error)
@@ -865,6 +866,25 @@ static PyObject *py_watch_events(PyObject *self, PyObject *arg)
     return PyBool_FromLong(watch_events(data, (size_t)size));
 }
 
+static PyObject *py_watch_hold(PyObject *self, PyObject *none)
+{
+    (void)self, (void)none;
+    Py_BEGIN_ALLOW_THREADS
+    watch_hold();
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_watch_let_go(PyObject *self, PyObject *child)
+{
+    (void)self;
+    long pid = PyLong_AsLong(child);
+    if (pid == -1 && PyErr_Occurred())
+        return NULL;
+    watch_let_go((int)pid);
+    Py_RETURN_NONE;
+}
+
 static PyObject *py_watch_load(PyObject *self, PyObject *none)
 {
     (void)self, (void)none;
@@ -939,6 +959,8 @@ static PyMethodDef methods[] = {
     {"watch", py_watch, METH_NOARGS, "Watch what others change behind the mount; OSError: that cannot be had."},
     {"watch_node", py_watch_node, METH_O, "Whether changes in the directory are heard of from now on."},
     {"watch_events", py_watch_events, METH_O, "Take these for events that fanotify has sent."},
+    {"watch_hold", py_watch_hold, METH_NOARGS, "No event is read until `watch_let_go`: a child is being started."},
+    {"watch_let_go", py_watch_let_go, METH_O, "Its pid, 0: none; what it closes is no change."},
     {"watch_load", py_watch_load, METH_NOARGS, "What is watched, for status."},
     {"pending_changes", py_pending_changes, METH_NOARGS, "How many there are to take."},
     {"take_changes", py_take_changes, METH_VARARGS, "(most) -> [(mask, path, target, pid, time)]: what others have changed."},

@@ -925,19 +925,26 @@ void *serve(void *buffer)
     return NULL;
 }
 
-bool lane_pause(int64_t for_ns)
+static bool ended(atomic_uint *threads, int64_t by)
 {
-    uint64_t one = 1;
     struct timespec t = {.tv_nsec = 200000};
-    int64_t end = monotonic_ns() + for_ns;
-    atomic_store(&lane.pausing, true);
-    if (write(lane.wake_fd, &one, sizeof one) < 0)
-        return false;
-    watch_end();
-    while (atomic_load(&lane.alive) > 0) {
-        if (monotonic_ns() > end)
+    while (atomic_load(threads) > 0) {
+        if (monotonic_ns() > by)
             return false;
         nanosleep(&t, NULL);
     }
     return true;
+}
+
+bool lane_pause(int64_t for_ns)
+{
+    uint64_t one = 1;
+    int64_t by = monotonic_ns() + for_ns;
+    /* First who takes back what the kernel believes: it may wait for a caller who waits for us. */
+    atomic_store(&lane.unwatching, true);
+    watch_end();
+    if (!ended(&lane.watching, by))
+        return false;
+    atomic_store(&lane.pausing, true);
+    return write(lane.wake_fd, &one, sizeof one) >= 0 && ended(&lane.alive, by);
 }

@@ -20,7 +20,7 @@ static const char magic[8] = "fsglane1";
 
 struct head {
     char magic[8];
-    uint64_t next_id, next_fh, nodes, names, handles, misses, devices, forwarded;
+    uint64_t next_id, next_fh, nodes, names, handles, misses, devices, tells, forwarded;
     uint64_t counts[64], watching[WATCH_COUNTERS];
     int32_t watch_fd, all_misses;
 };
@@ -38,6 +38,11 @@ struct handle_out {
     uint32_t actor, group, tid, flags;
     int32_t fd;
     uint8_t has_read, pythons, pad[2];
+};
+
+struct tell_out {
+    uint64_t parent, child, length; /* the name follows */
+    uint32_t what, pad;
 };
 
 struct out {
@@ -120,6 +125,15 @@ static void put_handle(void *with, const struct handle *h)
     o->head.handles++;
 }
 
+static void put_tell(void *with, uint32_t what, uint64_t parent, uint64_t child, const char *name, size_t length)
+{
+    struct out *o = with;
+    struct tell_out x = {.parent = parent, .child = child, .length = length, .what = what};
+    put(o, &x, sizeof x);
+    put(o, name, length);
+    o->head.tells++;
+}
+
 PyObject *py_dump(PyObject *self, PyObject *none)
 {
     (void)self, (void)none;
@@ -139,6 +153,7 @@ PyObject *py_dump(PyObject *self, PyObject *none)
             put(&o, &misses[i], sizeof misses[i]), o.head.misses++;
     o.head.devices = table_devices(&devices);
     put(&o, devices, o.head.devices * sizeof *devices);
+    tells_each(put_tell, &o);
     memcpy(o.head.magic, magic, sizeof magic);
     o.head.next_id = table_next_id(), o.head.next_fh = handle_next();
     unlock();
@@ -269,6 +284,13 @@ static bool load(struct in *in, const struct head *head)
         if (!take_into(in, &x, sizeof x))
             return false;
         shown_ino(x, 0); /* they are numbered as they come */
+    }
+    struct tell_out t;
+    for (uint64_t i = 0; i < head->tells; i++) {
+        const char *name = take_into(in, &t, sizeof t) ? take(in, t.length) : NULL;
+        if (name == NULL)
+            return false;
+        tell_restore(t.what, t.parent, t.child, name, t.length);
     }
     return true;
 }

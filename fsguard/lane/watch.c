@@ -352,6 +352,35 @@ static long threads_of(char *stat)
     return at ? strtol(at + 1, NULL, 10) : 0;
 }
 
+/* A child of ours has copies of our descriptors until it executes its program. What we were just writing
+ * is then closed by it, and would seem to be its work. Such children are noted before their events are read. */
+enum { CHILDREN = 16 };
+static pthread_mutex_t reading = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+    int pid;
+    int64_t until;
+} children[CHILDREN];
+static unsigned next_child;
+
+void watch_hold(void) { pthread_mutex_lock(&reading); }
+
+void watch_let_go(int child)
+{
+    if (child > 0) {
+        children[next_child].pid = child, children[next_child].until = monotonic_ns() + AUTHOR_NS;
+        next_child = (next_child + 1) % CHILDREN;
+    }
+    pthread_mutex_unlock(&reading);
+}
+
+static bool is_child(int pid)
+{
+    for (unsigned i = 0; i < CHILDREN; i++)
+        if (children[i].pid == pid && monotonic_ns() < children[i].until)
+            return true;
+    return false;
+}
+
 static void author_note(int pid)
 {
     /* The last two take a lock of the process's address space, which another of its threads may hold for
@@ -553,23 +582,17 @@ static bool same_tell(const struct tell *a, const struct tell *b)
            && memcmp(a->name, b->name, a->length) == 0;
 }
 
-/* Who comes after this program is told nothing of it: what is to be said is said before the end. */
-static bool tells_on(void)
-{
-    return !atomic_load(&lane.over) && (!atomic_load(&lane.pausing) || first_tell || first_again);
-}
-
 static void *teller(void *unused)
 {
     pthread_mutex_lock(&tell_lock);
-    while (tells_on()) {
+    while (!atomic_load(&lane.over) && !atomic_load(&lane.unwatching)) {
         struct tell *t = first_tell;
         if (t) {
             first_tell = t->next;
             if (first_tell == NULL)
                 last_tell = NULL;
             tell_count--;
-        } else if (first_again && (first_again->due <= monotonic_ns() || atomic_load(&lane.pausing))) {
+        } else if (first_again && first_again->due <= monotonic_ns()) {
             t = first_again;
             first_again = t->next;
             if (first_again == NULL)
@@ -606,7 +629,7 @@ static void *teller(void *unused)
     }
     pthread_mutex_unlock(&tell_lock);
     close(device);
-    atomic_fetch_sub(&lane.alive, 1);
+    atomic_fetch_sub(&lane.watching, 1);
     return unused;
 }
 
@@ -771,7 +794,7 @@ bool watch_events(const char *buffer, size_t size)
             foreign = true;
             continue;
         }
-        if (e.pid == self) {
+        if (e.pid == self || (e.mask == FAN_CLOSE_WRITE && is_child(e.pid))) {
             atomic_fetch_add_explicit(&own_events, 1, memory_order_relaxed);
             continue;
         }
@@ -801,7 +824,7 @@ bool watch_events(const char *buffer, size_t size)
 static void *reader(void *buffer)
 {
     long pause = PAUSE_NS;
-    while (!atomic_load(&lane.over) && !atomic_load(&lane.pausing)) {
+    while (!atomic_load(&lane.over) && !atomic_load(&lane.unwatching)) {
         struct pollfd p[2] = {{.fd = group, .events = POLLIN}, {.fd = nudge, .events = POLLIN}};
         if (poll(p, 2, -1) < 0 && errno != EINTR)
             break;
@@ -811,17 +834,19 @@ static void *reader(void *buffer)
             continue;
         bool foreign = false;
         ssize_t got;
+        pthread_mutex_lock(&reading);
         while ((got = read(group, buffer, WATCH_BUFFER)) > 0) {
             foreign |= watch_events(buffer, (size_t)got);
             if (got < WATCH_BUFFER / 2)
                 break;
         }
+        pthread_mutex_unlock(&reading);
         pause = foreign ? PAUSE_NS : pause * 2 < LONGEST_PAUSE_NS ? pause * 2 : LONGEST_PAUSE_NS;
         struct timespec t = {.tv_nsec = pause};
         nanosleep(&t, NULL);
     }
     free(buffer);
-    atomic_fetch_sub(&lane.alive, 1);
+    atomic_fetch_sub(&lane.watching, 1);
     return NULL;
 }
 
@@ -864,12 +889,12 @@ bool watch_serve(void)
         return false;
     }
     pthread_detach(thread);
-    atomic_fetch_add(&lane.alive, 1);
+    atomic_fetch_add(&lane.watching, 1);
     device = fcntl(lane.device, F_DUPFD_CLOEXEC, 3);
     if (device < 0 || pthread_create(&thread, NULL, teller, NULL) != 0)
         return false;
     pthread_detach(thread);
-    atomic_fetch_add(&lane.alive, 1);
+    atomic_fetch_add(&lane.watching, 1);
     return true;
 }
 
@@ -906,6 +931,21 @@ bool watch_restore(struct node *node, const unsigned char *key, uint32_t size)
     node->watch = w;
     atomic_store(&node->watched, WATCHED);
     return true;
+}
+
+void tells_each(void (*each)(void *, uint32_t, uint64_t, uint64_t, const char *, size_t), void *with)
+{
+    pthread_mutex_lock(&tell_lock);
+    for (struct tell *t = first_again; t; t = t->next)
+        each(with, t->what, t->parent, t->child, t->name, t->length);
+    for (struct tell *t = first_tell; t; t = t->next)
+        each(with, t->what, t->parent, t->child, t->name, t->length);
+    pthread_mutex_unlock(&tell_lock);
+}
+
+void tell_restore(uint32_t what, uint64_t parent, uint64_t child, const char *name, size_t length)
+{
+    tell_push(tell_make(what, parent, child, name, length));
 }
 
 void watch_counters(uint64_t counters[WATCH_COUNTERS], bool restore)
