@@ -301,7 +301,7 @@ def test_nothing_leaks(workspace: Workspace) -> None:
 
 
 def test_a_child_of_ours_that_closes_what_it_was_born_with_changes_nothing(workspace: Workspace) -> None:
-    """fork(2) copies descriptors: the last of an open file may be closed by the child's exec(2)."""
+    """fork(2) copies descriptors: the last of an open file may be closed by the exec(2) of the child."""
     script = """
         os.chdir(sys.argv[1])
         stop("begins")
