@@ -65,7 +65,9 @@ unmount: workspace-named ## end the guard of a directory (says who holds it open
 	$(VENV)/bin/fsguard unmount "$$w"
 
 test: system-test $(VENV)/.dev ## all tests: core, adapters, and real mounts (ARGS='-k NAME' for some)
-	@$(VENV)/bin/python -m pytest $(wildcard tests/unit tests/adapter tests/mounted) $(ARGS)
+	@# Each test starts programs of ours: where bytecode is not written, each would compile them.
+	$(VENV)/bin/python -m compileall -q fsguard tests
+	$(VENV)/bin/python -m pytest $(wildcard tests/unit tests/adapter tests/mounted) $(ARGS)
 	# The POSIX table once more without the lane. (ARGS choose among the tests above.)
 	$(if $(strip $(ARGS)),,FSGUARD_TEST_IO=daemon $(VENV)/bin/python -m pytest $(wildcard tests/mounted/test_posix_*.py))
 

@@ -261,6 +261,12 @@ def test_a_newer_version_under_a_running_daemon(installed, packages, newer, make
         hidden.rename(library)
     assert ("d/g", "A") in conflicts("B") and ("f", "B") in conflicts("C")
     call("show", f"f@{kept[0]['version']}").ok()
+    if "daemon" not in ws.options:
+        gone_on = call("restart", "--json", str(ws.directory), cwd="/").json()
+        assert (gone_on["from"], gone_on["to"], gone_on["pid"]) == (old, NEWER, daemon)
+        assert ("f", "B") in conflicts("C"), "what was told before is on record"
+        task("D", "echo d >d/g").ok()
+        assert ("d/g", "B") in conflicts("D")
     holder.communicate("x\n", timeout=30)
     assert (ws.directory / "held").read_text() == "c\nlast\n"
 

@@ -40,6 +40,16 @@ def newer(tmp_path):
     assert guarded() and status()["version"] != NEWER
 
 
+COUNT = """
+n=0
+while [ ! -e up.stop ]; do
+    n=$((n + 1))
+    echo $n >>up.count || exit 9
+    mkdir up.dir && rmdir up.dir || exit 8
+done
+"""
+
+
 @pytest.fixture
 def compiler(tmp_path):
     """Emulated, the optimizer takes minutes."""
@@ -66,7 +76,7 @@ def holder():
 @pytest.fixture
 def conflict():
     """One that is on record before the upgrade; the version that it destroyed."""
-    job("up-tree", "rm -f up.txt up.log new.txt").ok()
+    job("up-tree", "rm -f up.txt up.log new.txt up.stop up.count").ok()
     job("up-a", "fsguard run --task up-a -- sh -c 'echo first >up.txt'").ok()
     job("up-b", "fsguard run --task up-b -- sh -c 'echo second >up.txt'").ok()
     (warning,) = conflicts("up-b")
@@ -103,10 +113,29 @@ def test_a_newer_version_is_installed_over_a_serving_one(newer, compiler, confli
         call("fsguard", *words, cwd=WS).ok()
     job("up-c", "fsguard run --task up-c -- sh -c 'echo third >up.txt; cat up.txt >new.txt'").ok()
     assert [(w["path"], w["sibling"]) for w in conflicts("up-c")] == [("up.txt", "up-b")]
+
+    # It goes on as the newer one, in place: nothing fails, nothing is forgotten.
+    writer = subprocess.Popen(["sh", "-c", COUNT], cwd=WS)
+    began = time.monotonic()
+    call("systemctl", "reload", UNIT, timeout=300).ok()
+    reloaded = time.monotonic() - began
+    now = status()
+    assert (now["version"], now["pid"], now["restarts"]) == (NEWER, before["pid"], 1)
+    assert unit("ActiveState") == "active" and int(unit("MainPID")) == before["pid"]
+    assert [(w["path"], w["sibling"]) for w in conflicts("up-c")] == [("up.txt", "up-b")]
+    job("up-stop", "touch up.stop").ok()
+    assert writer.wait(300) == 0, "a call failed"
+    with open(f"{WS}/up.count", encoding="ascii") as file:
+        counted = file.read().split()
+    assert counted and counted == [str(n) for n in range(1, len(counted) + 1)]
+    job("up-d", "fsguard run --task up-d -- sh -c 'echo fourth >up.txt'").ok()
+    assert [(w["path"], w["sibling"]) for w in conflicts("up-d")] == [("up.txt", "up-c")], (
+        "looks of before count"
+    )
     # By handles that were open all the time.
     holder.communicate("x\n", timeout=60)
     with open(f"{WS}/up.log", encoding="ascii") as file:
-        assert file.read() == "third\nlast\n"
+        assert file.read() == "fourth\nlast\n"
 
     call("systemctl", "restart", UNIT).ok()
     after = status()
@@ -119,4 +148,4 @@ def test_a_newer_version_is_installed_over_a_serving_one(newer, compiler, confli
     assert shown == "first\n"
     open_ones = call("fsguard", "conflicts", "--json", cwd=WS).lines()
     assert {"up-b", "up-c"} <= {c["task"] for c in open_ones if c["path"] == "up.txt"}
-    fact(f"{before['version']} -> {NEWER}, installed in {took:.0f} s")
+    fact(f"{before['version']} -> {NEWER}, installed in {took:.0f} s, gone on with in {reloaded:.1f} s")
