@@ -23,6 +23,7 @@ function ask(event) {
     const timer = setTimeout(() => {
       text = ""
       child?.kill("SIGKILL")
+      child?.stdout.destroy() // a child of its own may hold it open, and opencode could not end
       done()
     }, PATIENCE_MS)
     try {

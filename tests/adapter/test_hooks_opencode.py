@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -129,7 +130,9 @@ def test_whatever_fsguard_does_opencode_goes_on(daemon: FakeDaemon, body: str | 
         script.write_text(f"#!/bin/sh\n{body}\n")
         script.chmod(0o755)
     before, after = tool("edit", "s", "c1", filePath="f")
+    began = time.monotonic()
     assert play(daemon, before, after) == [
         {"args": {"filePath": "f"}},
         {"title": "edit", "output": "done", "metadata": {}},
     ]
+    assert time.monotonic() - began < 25, "it waited for what fsguard left behind, and could not end"

@@ -84,7 +84,7 @@ def test_nothing_grows(make_workspace: Callable[..., Workspace], io: str) -> Non
     print(
         f"{io}: {sum(status['requests'].values())} requests, {sum(status['decisions'].values())} decided;"
         f" memory {second / 2**20:.1f} MiB in the second quarter, {last / 2**20:.1f} in the last;"
-        f" descriptors {fds} and {len(left)}; nodes {status['nodes']}; warnings {status['warnings']}"
+        f" descriptors {fds} and {len(left)}; nodes {status['nodes']}; warnings {status['warnings_total']}"
     )
     assert len(left) <= fds, left
     assert status["open_files"] == 0
