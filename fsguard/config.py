@@ -215,10 +215,15 @@ def load(path: str, base: Settings | None = None) -> Settings:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as e:
         raise ConfigError(f"{path}: cannot be read: {os.strerror(e.errno or 0)}") from None
-    with open(fd, "rb") as f:
+    try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise ConfigError(f"{path}: is not a regular file")
-        raw = f.read(MAX_CONFIG_BYTES + 1)
+        with open(fd, "rb", closefd=False) as f:
+            raw = f.read(MAX_CONFIG_BYTES + 1)
+    except OSError as e:
+        raise ConfigError(f"{path}: cannot be read: {os.strerror(e.errno or 0)}") from None
+    finally:
+        os.close(fd)
     if len(raw) > MAX_CONFIG_BYTES:
         raise ConfigError(f"{path}: is larger than {MAX_CONFIG_BYTES} bytes")
     try:

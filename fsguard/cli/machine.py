@@ -277,6 +277,8 @@ def open_files() -> Finding:
     import resource
 
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if capabilities() & 1 << 24:  # CAP_SYS_RESOURCE: the daemon raises its own limit
+        hard = resource.RLIM_INFINITY
     if hard == resource.RLIM_INFINITY or hard >= 16384:
         return Finding("open files", "ok", f"up to {'any number' if hard < 0 else hard}")
     hint = "raise it: `ulimit -Hn 65536` as root, LimitNOFILE= in a unit, --ulimit nofile=65536 for docker"

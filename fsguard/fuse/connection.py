@@ -313,9 +313,15 @@ def _check(workspace: str, mountpoint: str) -> None:
 
 
 def _raise_descriptor_limit() -> None:
-    """Each open file behind the mount takes a descriptor here."""
+    """Each open file behind the mount takes a descriptor here, whoever opens it; so what the shell that
+    mounted was allowed is no measure, where the kernel lets us have more."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        with open("/proc/sys/fs/nr_open", encoding="ascii") as file:
+            most = int(file.read())
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    except (OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _mount_as_root(

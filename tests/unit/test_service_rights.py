@@ -111,3 +111,55 @@ def test_a_process_stays_itself_when_many_others_came(w, monkeypatch):
 def test_every_method_says_what_it_takes(service: Service) -> None:
     silent = [method for method, handler in service.handlers().items() if not handler.__doc__]
     assert silent == []
+
+
+CLAIMS = {
+    "run.begin": {"token": "t", "argv": ["sleep"], "pid": os.getpid()},
+    "note": {"path": "f", "what": "write"},
+    "tool.begin": {"path": "f", "what": "write", "tool_use_id": "u"},
+    "task.start": {"intent": "what the victim never said"},
+    "task.end": {},
+    "warnings": {"ack": True},
+    "warnings.follow": {"ack": True},
+    "lease.acquire": {"patterns": ["f"], "ttl": 60.0},
+    "lease.release": {},
+    "lease.request": {"patterns": ["f"]},
+    "policy.set": {"policy": "off"},
+}
+
+
+@pytest.mark.parametrize("method", CLAIMS)
+def test_who_works_for_a_task_claims_to_be_another_in_vain(w, service, evil, method):
+    """Whatever it says of somebody else's task, nothing of that changes."""
+    w.run("evil").write("f", "e")
+    victim = w.run("victim")
+    victim.write("f", "v")
+    w.dispatch.waiting.leases.ask(w.task("victim"), ["kept/"], 60.0, "", w.now)
+
+    def state():
+        told = [x["id"] for x in ask(service, OUTSIDE, "warnings", task="victim")]
+        listed = ask(service, OUTSIDE, "lease.list")
+        leases = [(x["id"], x["task"], x["patterns"], x["requests"]) for x in listed["leases"]]
+        shown = ask(service, OUTSIDE, "task.show", task="victim")
+        return told, leases, listed["waiting"], shown, ask(service, OUTSIDE, "policy.get")
+
+    before = state()
+    assert before[0]
+
+    async def claim():
+        answer = service.handlers()[method](evil, {**CLAIMS[method], "task": "victim"})
+        if hasattr(answer, "__aiter__"):
+            with trio.fail_after(5):
+                return [item async for item in answer]
+        return await answer
+
+    with pytest.raises(RefusedError):
+        trio.run(claim)
+    assert state() == before
+
+
+def test_every_method_that_takes_a_task_is_known_to_the_test_before(service: Service) -> None:
+    """Those that only read take one, too; whoever adds a method decides what it is."""
+    reading = {"log", "check", "task.show", "versions.list", "versions.conflicts", "versions.undo_plan"}
+    takes = {name for name, handler in service.handlers().items() if "`task`" in (handler.__doc__ or "")}
+    assert takes <= reading | set(CLAIMS), takes - reading - set(CLAIMS)
