@@ -91,7 +91,8 @@ def _number(key: str, least: float, most: float, whole: bool = True) -> Setter:
         if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
             raise ValueError(f"wants a {'whole ' if whole else ''}number, not {_kind(value)}")
         if not least <= value <= most:
-            raise ValueError(f"must be between {least:g} and {most:g}, not {value:g}")
+            seen = f"{value:g}" if -1e18 < value < 1e18 else "what is there"
+            raise ValueError(f"must be between {least:g} and {most:g}, not {seen}")
         return {key: value if whole else float(value)}
 
     return read
@@ -137,7 +138,7 @@ def _cgroups(value: Any) -> dict[str, Any]:
                 if (name and not name.isidentifier() and not name.isdigit()) or spec or conversion:
                     raise ValueError
             task.format("", *[""] * compiled.groups, **dict.fromkeys(compiled.groupindex, ""))
-        except re.error as e:
+        except (re.error, OverflowError, RecursionError) as e:
             raise ValueError(f"has a bad pattern {pattern!r}: {e}") from None
         except (IndexError, KeyError, ValueError):
             raise ValueError(f"names a group in {task!r} that {pattern!r} does not have") from None
@@ -187,6 +188,10 @@ def parse(text: str, name: str = CONFIG_NAME, base: Settings | None = None) -> S
         line = int(found[1]) if found else text.count("\n") + 1
         what = re.sub(r" \(at .*\)$", "", str(e))
         raise ConfigError(f"{name}:{line}: {what}", "The file is TOML: see https://toml.io") from None
+    except ValueError:  # Python's own limit
+        raise ConfigError(f"{name}:1: a number in it has too many digits") from None
+    except RecursionError:
+        raise ConfigError(f"{name}:1: tables and lists in it are nested too deep") from None
     for table, content in data.items():
         if table not in TABLES:
             raise _error(text, name, table, None, f"there is no table [{table}]", _nearest(table, TABLES))

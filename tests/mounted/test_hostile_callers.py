@@ -125,19 +125,18 @@ def escape(workspace: Workspace, outside: Path, side: str, seconds: float) -> in
     swapper.start()
     try:
         end, turn = time.monotonic() + seconds, 0
-        while time.monotonic() < end:
+        while time.monotonic() < end or (reached < 20 and time.monotonic() < end + 30):
             turn += 1
             try:
                 wants[turn % len(wants)]()
                 reached += 1
             except OSError as error:
                 assert error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENOENT, errno.ESTALE), error
-                assert error.errno != errno.EXDEV
     finally:
         over.set()
         swapper.join()
         os.close(root)
-    assert reached > 20, "nobody came anywhere: nothing was tried"
+    assert reached >= 20, "nobody came anywhere: nothing was tried"
     assert sorted(os.listdir(outside)) == before and (outside / "f").read_text() == "secret"
     assert not os.listdir(outside / "sub")
     return reached
