@@ -34,7 +34,8 @@ def parse_cgroup(raw: bytes) -> list[Membership]:
     for line in raw.decode("utf-8", "surrogateescape").split("\n"):
         number, sep, rest = line.partition(":")
         controllers, sep2, path = rest.partition(":")
-        if not sep or not sep2 or not number.isascii() or not number.isdigit() or not path.startswith("/"):
+        number_is_one = number.isascii() and number.isdigit() and len(number) < 20
+        if not sep or not sep2 or not number_is_one or not path.startswith("/"):
             continue
         found.append(Membership(int(number), controllers, path))
     found.sort(key=lambda m: (m.hierarchy != 0, m.controllers != "name=systemd", m.hierarchy))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fsguard.attribution import cgroup, procfs
 from fsguard.attribution.cgroup import CgroupPattern, Membership
+from fsguard.control import mountinfo
 
 STAT_TAIL = (
     b" 4242 4242 4242 0 -1 4194304 100 0 0 0 1 2 0 0 20 0 1 0 987654 10000000 500 18446744073709551615 "
@@ -276,3 +279,47 @@ def test_the_first_pattern_wins_over_the_first_path():
 def test_a_group_that_took_no_part_is_empty():
     pattern = CgroupPattern(re.compile(r"/a(b)?(?P<c>c)?"), "t{1}{c}")
     assert cgroup.match([Membership(0, "", "/a")], [pattern]) == "t"
+
+
+def test_a_number_of_thousands_of_digits_is_none():
+    assert cgroup.parse_cgroup(b"9" * 5000 + b":cpu:/a\n0::/b\n") == [Membership(0, "", "/b")]
+
+
+# -- the real ones, mangled ------------------------------------------------------------
+
+
+REAL = {
+    name: Path(f"/proc/self/{name}").read_bytes()
+    for name in ("stat", "status", "cgroup", "environ", "cmdline")
+}
+READERS = {
+    "stat": procfs.parse_stat,
+    "status": lambda raw: (procfs.parse_tgid(raw), procfs.pending_signals(raw)),
+    "cgroup": lambda raw: cgroup.match(cgroup.parse_cgroup(raw), PATTERNS),
+    "environ": lambda raw: procfs.parse_environ(raw, (b"PATH", b"HOME")),
+    "cmdline": lambda raw: procfs.text_of(raw, "sh"),
+    "syscall": procfs.parse_syscall,
+    "mountinfo": lambda raw: mountinfo.parse(raw.decode("utf-8", "surrogateescape")),
+}
+PATTERNS = [CgroupPattern(re.compile(r"/(?P<id>[^/]+)"), "t-{id}")]
+REAL["syscall"] = b"257 0xffffff9c 0x7ffd0 0x80000 0x0 0x0 0x0 0x7ffd1 0x7f000\n"
+REAL["mountinfo"] = Path("/proc/self/mountinfo").read_bytes()[:4000]
+PIECES = st.one_of(
+    st.binary(max_size=6),
+    st.sampled_from(
+        [b"9" * 5000, b"-1", b"0x", b" ", b"\n", b"\t", b":", b"/", b"\0", b")", b"\\040", b"\\9", b"_"]
+    ),
+)
+
+
+@settings(max_examples=int(os.environ.get("FSGUARD_FUZZ", "200")))
+@given(st.data())
+@pytest.mark.parametrize("name", sorted(READERS))
+def test_a_real_one_that_was_mangled(name, data):
+    """Cut, repeated, and with anything put in: an answer or none, no error."""
+    raw = REAL[name]
+    for _ in range(data.draw(st.integers(0, 4))):
+        at = data.draw(st.integers(0, len(raw)))
+        gone = data.draw(st.integers(0, 40))
+        raw = raw[:at] + data.draw(PIECES) + raw[at + gone :]
+    READERS[name](raw)
