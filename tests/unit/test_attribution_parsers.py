@@ -295,13 +295,13 @@ REAL = {
 READERS = {
     "stat": procfs.parse_stat,
     "status": lambda raw: (procfs.parse_tgid(raw), procfs.pending_signals(raw)),
-    "cgroup": lambda raw: cgroup.match(cgroup.parse_cgroup(raw), PATTERNS),
+    "cgroup": lambda raw: cgroup.match(cgroup.parse_cgroup(raw), ANY_GROUP),
     "environ": lambda raw: procfs.parse_environ(raw, (b"PATH", b"HOME")),
     "cmdline": lambda raw: procfs.text_of(raw, "sh"),
     "syscall": procfs.parse_syscall,
     "mountinfo": lambda raw: mountinfo.parse(raw.decode("utf-8", "surrogateescape")),
 }
-PATTERNS = [CgroupPattern(re.compile(r"/(?P<id>[^/]+)"), "t-{id}")]
+ANY_GROUP = [CgroupPattern(re.compile(r"/(?P<id>[^/]+)"), "t-{id}")]
 REAL["syscall"] = b"257 0xffffff9c 0x7ffd0 0x80000 0x0 0x0 0x0 0x7ffd1 0x7f000\n"
 REAL["mountinfo"] = Path("/proc/self/mountinfo").read_bytes()[:4000]
 PIECES = st.one_of(
