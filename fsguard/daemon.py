@@ -21,7 +21,7 @@ from typing import Any
 
 import trio
 
-from fsguard import __version__, config, restart
+from fsguard import __version__, config, flat, restart
 from fsguard.attribution.cgroup import CgroupPattern
 from fsguard.attribution.resolver import Resolver
 from fsguard.caching import Caching, why_not
@@ -93,7 +93,8 @@ class Daemon:
         estate: restart.Estate | None = None,
     ) -> None:
         """`estate`: what the program before has left (`restart`)."""
-        self.restarts = 0
+        self.restarts = estate.restarts if estate is not None else 0
+        self.asked_to_end = False  # and somebody was still in there
         self.door = Door(estate.listener if estate is not None else -1)
         self.spec = spec
         self.settings = settings
@@ -171,7 +172,8 @@ class Daemon:
             self.dispatch,
             store,
             self.door,
-            lambda: (self.spec, self.settings, self.notifier.parts()),
+            lambda: (self.spec, self.restarts, self.settings, self.notifier.parts()),
+            _SIGNALS,
         )
         if estate is not None:
             self._inherit(estate)
@@ -210,6 +212,8 @@ class Daemon:
             restart.restore(estate.objects, self._parts(), operations.nodes.__getitem__)
         except Exception as error:
             _log.error("what was on record is lost: %s", describe(error))
+            if operations.lane is not None:
+                operations.lane.lost_count()
         operations.adopt_handles(estate.handles, dict(operations.handles.files))
         self.dispatch.waiting.resumed = dict(estate.waiting)
         self.connection.resumed = estate.requests
@@ -251,9 +255,12 @@ class Daemon:
             await nursery.start(self._serve)
             await nursery.start(self.connection.run, self.operations)
             await nursery.start(self._signals)
-            self._register()
             if not self.restarts:
+                self._register()
                 self.service.account.forget(self.spec.state_dir)
+            else:
+                with _not_fatal("registering"):
+                    self._register()
             ready.say({"ready": True, "pid": os.getpid(), "features": self.connection.features()})
             notifier.say(READY="1", STATUS=f"guarding {self.spec.workspace}")
             how = "restarted" if self.restarts else "mounted"
@@ -313,7 +320,6 @@ class Daemon:
         )
 
     async def _signals(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        asked = False
         with trio.open_signal_receiver(*_SIGNALS) as received:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
             task_status.started()
@@ -321,17 +327,20 @@ class Daemon:
                 async for number in received:
                     if number == signal.SIGHUP:
                         continue
+                    self.succession.ending = True
                     try:
                         await self.connection.shut_down()
                     except BusyError as e:
                         # Going on is better than a dead mount under somebody's work.
                         _log.warning("asked to end, but %s", e.message)
+                        self.succession.ending = False
                     except NotMountedError:
                         # By `unmount --lazy`, or another mount namespace has a copy (a container): it
                         # lives as long as its last user, unless whoever asks insists.
-                        if asked:
+                        if self.asked_to_end:
                             self.connection.abandon()
-                        asked = True
+                        self.asked_to_end = True
+                        self.succession.ending = False
                         _log.info("asked to end; unmounted already, and still in use")
             finally:  # on the way out: what is left to do is short
                 signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
@@ -411,8 +420,8 @@ def _store_again(spec: Spec, settings: config.Settings) -> Store | None:
         return None
     try:
         return open_store(spec, settings)
-    except FsguardError as e:
-        _log.error("nothing is kept any more: %s", e.message)
+    except Exception as e:
+        _log.error("nothing is kept any more: %s", e.message if isinstance(e, FsguardError) else describe(e))
         return None
 
 
@@ -431,7 +440,8 @@ def main() -> int:
         estate = restart.take()
         if estate is not None:
             notifier = Notifier(*estate.notifier)
-            spec, settings = Spec.read(estate.spec), estate.settings
+            spec = Spec.read(estate.spec)
+            settings = flat.load(estate.settings, lambda name: name)
             store = _store_again(spec, settings)
         elif spec_fd is None:
             raise UsageError("this is fsguard's daemon", "It is started by `fsguard mount WORKSPACE`.")

@@ -17,6 +17,7 @@ import pickle
 from collections import deque
 from collections.abc import Callable, Mapping
 from enum import Enum
+from functools import partial
 from typing import Any
 
 __all__ = ["dump", "load"]
@@ -52,6 +53,17 @@ class _Writer(pickle.Pickler):
         self._numbers: dict[int, int] = {}
         self.objects: list[object] = []  # keeps them, and so their ids, alive
         self.waiting: deque[object] = deque()
+        self._makers: dict[type, partial[Any]] = {}
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Named tuples go by the names of their fields as well, which are written once for each kind."""
+        kind = type(obj)
+        if not (isinstance(obj, tuple) and kind.__module__.startswith(_OURS) and hasattr(kind, "_fields")):
+            return NotImplemented
+        maker = self._makers.get(kind)
+        if maker is None:
+            maker = self._makers[kind] = partial(_named, kind, kind._fields)
+        return maker, tuple(obj)
 
     def persistent_id(self, obj: Any) -> Any:
         kind = type(obj)
@@ -69,6 +81,13 @@ class _Writer(pickle.Pickler):
             self.objects.append(obj)
             self.waiting.append(obj)
         return number
+
+
+def _named(kind: Any, fields: tuple[str, ...], *values: Any) -> Any:
+    if kind._fields == fields:
+        return kind._make(values)
+    known = dict(zip(fields, values, strict=True))
+    return kind(**{name: known[name] for name in kind._fields if name in known})
 
 
 def dump(root: object, name_of: Callable[[object], Any]) -> bytes:

@@ -17,7 +17,7 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, NoReturn
 
@@ -46,7 +46,7 @@ _TRIAL = "FSGUARD_RESTART_TRIAL"
 _TRIAL_SECONDS = 60.0
 
 KEPT: Mapping[str, tuple[str, ...]] = {
-    "daemon": ("started", "restarts"),
+    "daemon": ("started", "asked_to_end"),
     "outbox": ("total", "raised", "withdrawn", "_ids", "_all", "_open", "_rebuild"),
     "ledger": ("version", "_paths", "_names", "_readers", "_process_looks", "_glances"),
     "tasks": ("_tasks", "_forgotten"),
@@ -78,7 +78,8 @@ class Estate(NamedTuple):
     format: int
     version: str
     spec: dict[str, Any]
-    settings: Any  # config.Settings
+    restarts: int
+    settings: bytes  # config.Settings, by `flat`: fields come and go
     notifier: tuple[str | None, float | None]
     connection: Any  # fuse.connection.Past
     listener: int
@@ -129,11 +130,14 @@ def try_out(
     program: Sequence[str],
     environ: Mapping[str, str],
     starting: Callable[[], AbstractContextManager[Callable[[int], object]]],
+    ours: str | None = None,
 ) -> str:
     """Start the next program on trial. Returns its version; DaemonError: it can't take over. Blocks.
 
-    `starting`: around the start of a child, whose pid is given to what it yields.
+    `starting`: around the start of a child, whose pid is given to what it yields. `ours`: the mountpoint,
+    if this process sees the mount there: then nothing that it starts from may lie in it.
     """
+    _not_inside(ours, program[:1])
     try:
         with starting() as started:
             child = subprocess.Popen(
@@ -145,7 +149,7 @@ def try_out(
                 stderr=subprocess.PIPE,
             )
             started(child.pid)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         reason = f"the program to go on with does not start: {error}"
         raise DaemonError(reason, "nothing was changed") from None
     with child:
@@ -168,7 +172,19 @@ def try_out(
             f"fsguard {said.get('version')} cannot go on with what this version has on record",
             "nothing was changed; unmount and mount when nobody works there",
         )
+    _not_inside(ours, said.get("places") or ())
     return str(said.get("version"))
+
+
+def _not_inside(ours: str | None, paths: Iterable[str]) -> None:
+    """Who executes what only it can serve waits for itself, for ever."""
+    for path in paths if ours is not None else ():
+        for place in (os.path.abspath(path), os.path.realpath(path)):
+            if f"{place}/".startswith(f"{ours}/"):
+                raise DaemonError(
+                    f"the program to go on with lies in the workspace itself ({place})",
+                    "nothing was changed; install fsguard elsewhere, or unmount and mount",
+                )
 
 
 def _answer(out: bytes) -> object:
@@ -182,7 +198,8 @@ def on_trial(version: str, io: str) -> bool:
     """In the next program: answer, if that was all that is wanted."""
     if os.environ.pop(_TRIAL, None) is None:
         return False
-    print(json.dumps({"format": FORMAT, "version": version, "io": io}))
+    places = [sys.executable, sys.prefix, sys.base_prefix, *filter(None, sys.path)]
+    print(json.dumps({"format": FORMAT, "version": version, "io": io, "places": places}))
     return True
 
 
@@ -194,17 +211,17 @@ def same_program() -> list[str]:
 def execute(
     estate: Estate, program: Sequence[str], environ: Mapping[str, str], keep: Sequence[int]
 ) -> NoReturn:
-    """Become the next program. OSError: it can't be executed, and nothing has changed."""
+    """Become the next program. Whatever is raised: it can't be executed, and nothing has changed."""
     state = os.memfd_create("fsguard", os.MFD_CLOEXEC)
-    with open(state, "wb", closefd=False) as file:
-        pickle.dump(tuple(estate), file, protocol=5)
-    os.lseek(state, 0, os.SEEK_SET)
     fds = [state, *keep]
     try:
+        with open(state, "wb", closefd=False) as file:
+            pickle.dump(tuple(estate), file, protocol=5)
+        os.lseek(state, 0, os.SEEK_SET)
         for fd in fds:
             os.set_inheritable(fd, True)
         os.execve(program[0], list(program), {**environ, _STATE: str(state)})
-    except OSError:
+    except BaseException:
         for fd in fds:
             os.set_inheritable(fd, False)
         os.close(state)
@@ -219,5 +236,5 @@ def take() -> Estate | None:
     try:
         with open(int(number), "rb") as file:
             return Estate(*pickle.load(file))
-    except (OSError, TypeError, ValueError, pickle.UnpicklingError) as error:
+    except Exception as error:  # whatever a pickle may raise
         raise UsageError(f"nothing is left by another daemon: {error}") from None

@@ -10,16 +10,19 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+import signal
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import trio
 
-from fsguard import __version__, restart
+from fsguard import __version__, flat, restart
 from fsguard.control import params as p
 from fsguard.control.server import Door, Peer
 from fsguard.dispatch import Dispatch
-from fsguard.errors import BusyError, DaemonError, UsageError
+from fsguard.errors import BusyError, DaemonError, FsguardError, RefusedError, UsageError
 from fsguard.fuse.connection import Connection
 from fsguard.fuse.files import interrupt_request
 from fsguard.fuse.operations import Operations
@@ -29,13 +32,14 @@ __all__ = ["Succession"]
 
 _log = logging.getLogger("fsguard.restart")
 
-CLIENTS_SECONDS = 3.0
+CLIENTS_SECONDS = 10.0
 REQUESTS_SECONDS = 10.0
 
 
 class Succession:
     """:param parts: of the daemon, by the names of `restart.KEPT`.
-    :param leave: makes what else the next program is told: (spec, settings, notifier).
+    :param leave: makes what else the next program is told: (spec, restarts, settings, notifier).
+    :param signals: that end the daemon; the next program hears of those that come meanwhile.
     """
 
     def __init__(
@@ -46,7 +50,8 @@ class Succession:
         dispatch: Dispatch,
         store: Store | None,
         door: Door,
-        leave: Callable[[], tuple[Any, Any, tuple[str | None, float | None]]],
+        leave: Callable[[], tuple[Any, int, Any, tuple[str | None, float | None]]],
+        signals: Collection[signal.Signals],
     ) -> None:
         self._parts = parts
         self._connection = connection
@@ -55,8 +60,11 @@ class Succession:
         self._store = store
         self._door = door
         self._leave = leave
-        self._asked: tuple[list[str], dict[str, str]] | None = None
-        self._wanted = trio.Event()
+        self._signals = signals
+        self._under_way = False
+        self._wanted, self._want = trio.open_memory_channel[tuple[list[str], dict[str, str]]](1)[::-1]
+        self.ending = False
+        """It is being unmounted."""
         self.trouble: str | None = None
         """Why the last restart did not come about."""
 
@@ -70,61 +78,80 @@ class Succession:
                 "a mount without the lane (--io daemon) cannot be restarted in place",
                 "unmount and mount when nobody works there",
             )
-        if self._asked is not None:
+        if self._under_way:
             raise BusyError("it is being restarted already")
+        if self.ending:
+            raise BusyError("it is being unmounted")
         program, environ = restart.same_program(), dict(os.environ)
         if "program" in params:
             if peer.uid != os.geteuid():
-                raise UsageError("only who runs the daemon may say which program goes on")
+                raise RefusedError("only who runs the daemon may say which program goes on")
             program = p.texts(params, "program")
+            if not program:
+                raise UsageError("`program` must name what goes on")
             environ["PYTHONPATH"] = p.optional_text(params, "path") or ""
-        version = await trio.to_thread.run_sync(restart.try_out, program, environ, lane.starting_a_child)
-        self._asked, self.trouble = (program, environ), None
-        self._wanted.set()
+        self._under_way = True
+        try:
+            ours = None if self._connection.private else self._connection.mountpoint
+            version = await trio.to_thread.run_sync(
+                restart.try_out, program, environ, lane.starting_a_child, ours
+            )
+            self.trouble = None
+            self._want.send_nowait((program, environ))
+        except BaseException:
+            self._under_way = False
+            raise
         return {"version": version, "from": __version__}
 
     async def wait(self) -> None:
         """For requests to restart, until one comes about."""
-        while True:
-            await self._wanted.wait()
-            self._wanted = trio.Event()
-            assert self._asked is not None
-            program, environ = self._asked
+        async for program, environ in self._wanted:
             try:
-                await self._hand_on(program, environ)
+                with _kept_for_the_next(self._signals):
+                    await self._hand_on(program, environ)
             except Exception as error:
                 message = (
-                    error.message if isinstance(error, DaemonError) else f"{type(error).__name__}: {error}"
+                    error.message if isinstance(error, FsguardError) else f"{type(error).__name__}: {error}"
                 )
                 _log.error("not restarted: %s", message)
                 self.trouble = message
             self._connection.go_on(self._operations)
             self._door.open()
-            self._asked = None
+            self._under_way = False
 
     async def _hand_on(self, program: Sequence[str], environ: Mapping[str, str]) -> None:
-        operations, lane, waiting = self._operations, self._operations.lane, self._dispatch.waiting
+        operations, lane = self._operations, self._operations.lane
         assert lane is not None
-        await self._door.shut(CLIENTS_SECONDS)
+        if not await self._door.shut(CLIENTS_SECONDS):
+            raise DaemonError("what was asked at the control socket takes too long")
         if self._store is not None:
             await trio.to_thread.run_sync(self._store.flush)
         operations.let_nobody_make()
         if not await trio.to_thread.run_sync(lane.pause, REQUESTS_SECONDS):
             raise DaemonError("requests have not ended in time")
         with trio.move_on_after(REQUESTS_SECONDS):
-            while lane.queued() or operations.under_way > len(waiting.pending) or waiting.pending.stirring():
+            while not self._at_rest():
                 await trio.sleep(0.0005)
-        if lane.queued() or operations.under_way > len(waiting.pending) or waiting.pending.stirring():
+        if not self._at_rest():
             raise DaemonError("requests have not ended in time")
         # From here on nothing else runs.
-        operations.settle_down()
+        if self.ending:
+            raise DaemonError("it is being unmounted")
         if self._store is not None:
             self._store.flush()
-        self._parts["daemon"].restarts += 1  # type: ignore[attr-defined]
-        try:
-            self._go(program, environ)
-        finally:
-            self._parts["daemon"].restarts -= 1  # type: ignore[attr-defined]
+        self._go(program, environ)
+
+    def _at_rest(self) -> bool:
+        """All that has happened is told, and nobody is about to do anything. Telling may wake somebody."""
+        operations, pending = self._operations, self._dispatch.waiting.pending
+        operations.settle_down()
+        assert operations.lane is not None
+        return not (
+            operations.lane.queued()
+            or operations.lane.untold()
+            or operations.under_way > len(pending)
+            or pending.stirring()
+        )
 
     def _go(self, program: Sequence[str], environ: Mapping[str, str]) -> None:
         operations, pending = self._operations, self._dispatch.waiting.pending
@@ -132,7 +159,7 @@ class Succession:
         assert lane is not None
         known, fds = lane.dump()
         past = self._connection.handed_on()
-        spec, settings, notifier = self._leave()
+        spec, restarts, settings, notifier = self._leave()
         handles = [(h.fh, h.node.id, h.fd, h.flags, h.readable) for h in operations.handles]
         waits = pending.all()
         requests = [operations.waiting[unique] for unique in waits]
@@ -141,7 +168,8 @@ class Succession:
             restart.FORMAT,
             __version__,
             dataclasses.asdict(spec),
-            settings,
+            restarts + 1,
+            flat.dump(settings, lambda _: None),
             notifier,
             past,
             self._door.fileno(),
@@ -154,3 +182,25 @@ class Succession:
         keep = {*fds, *past.descriptors(), self._door.fileno(), *(fd for _, _, fd, _, _ in handles)}
         _log.info("restarting: %d open files, %d waiting", len(handles), len(waits))
         restart.execute(estate, program, environ, sorted(keep))
+
+
+@contextmanager
+def _kept_for_the_next(numbers: Collection[signal.Signals]) -> Iterator[None]:
+    """A signal would be lost that this program has taken, or end the next one before it hears signals.
+
+    They become pending, which execve(2) leaves alone: blocked in this thread, and sent to it by whichever
+    thread the kernel has chosen. What was taken before is acted on as ever. When the body
+    fails all is as it was.
+    """
+    here = threading.get_ident()
+    before = {number: signal.getsignal(number) for number in numbers}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    for number in numbers:
+        signal.signal(number, lambda number, _frame: signal.pthread_kill(here, number))
+    try:
+        yield
+    except Exception:
+        for number, action in before.items():
+            signal.signal(number, action)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        raise

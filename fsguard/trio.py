@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -48,6 +48,13 @@ async def connect(path: StrPath = ".", *, timeout: float = 30.0) -> AsyncIterato
         workspace.close()
 
 
+_AT_ONCE = 0.3  # as in control.client
+
+
+class _EndedError(DaemonError):
+    """Its end of the connection is closed, and a question has no answer."""
+
+
 class _Connection:
     """One socket; one question after the other."""
 
@@ -69,10 +76,10 @@ class _Connection:
         async with self._lock:
             try:
                 with trio.fail_after(self._timeout):
-                    number = await self._send(ask)
-                    while isinstance(answer := await self._answer(number), protocol.Event):
-                        pass
-                    return ask.read(answer.value)
+                    try:
+                        return await self._call(ask)
+                    except _EndedError:  # perhaps restarted in place: then it has begun nothing
+                        return await self._call(ask)
             except trio.TooSlowError:
                 self.close()
                 raise DaemonError(
@@ -85,10 +92,25 @@ class _Connection:
                 self.close()
                 raise
 
-    async def stream(self, ask: Ask[Answer]) -> AsyncIterator[Answer]:
+    async def _call(self, ask: Ask[Answer]) -> Answer:
         number = await self._send(ask)
         while isinstance(answer := await self._answer(number), protocol.Event):
-            yield ask.read(answer.value)
+            pass
+        return ask.read(answer.value)
+
+    async def stream(self, ask: Ask[Answer]) -> AsyncIterator[Answer]:
+        """When the daemon is restarted in place it is asked once more: some may be told again."""
+        while True:
+            heard, asked = False, trio.current_time()
+            number = await self._send(ask)
+            try:
+                while isinstance(answer := await self._answer(number), protocol.Event):
+                    heard = True
+                    yield ask.read(answer.value)
+                return
+            except _EndedError:
+                if not heard and trio.current_time() - asked < _AT_ONCE:
+                    raise
 
     async def _send(self, ask: Ask[Any]) -> int:
         self._last_id += 1
@@ -127,7 +149,7 @@ class _Connection:
                 raise self._silent(error) from None
             if not data:
                 self.close()
-                raise DaemonError(f"the daemon of {self._mount.workspace} ended the connection")
+                raise _EndedError(f"the daemon of {self._mount.workspace} ended the connection")
             self._ready = list(self._lines.feed(data))[::-1]
         return self._ready.pop()
 
@@ -176,8 +198,11 @@ class Workspace:
         self, task: str | None = None, *, acknowledge: bool = False
     ) -> AsyncGenerator[GuardWarning, None]:
         """Those that wait, then each as it is raised, for ever. On a connection of its own."""
-        async for item in self._stream(asks.follow(task, acknowledge)):
-            yield item
+        told: set[int] = set()
+        async for warning in self._stream(asks.follow(task, acknowledge)):
+            if warning.id not in told:  # again after a restart
+                told.add(warning.id)
+                yield warning
 
     async def who(self, path: StrPath) -> dict[str, Any]:
         return await self.ask(asks.who(self.inside(path)))
@@ -204,7 +229,7 @@ class Workspace:
     async def ask(self, ask: Ask[Answer]) -> Answer:
         return await self._connection.call(ask)
 
-    async def _stream(self, ask: Ask[Answer]) -> AsyncIterator[Answer]:
+    async def _stream(self, ask: Ask[Answer]) -> AsyncGenerator[Answer, None]:
         connection = _Connection(self._mount, self._timeout)
         try:
             async for item in connection.stream(ask):
@@ -263,8 +288,12 @@ class Worker(Named):
     ) -> AsyncIterator[Lease]:
         """Keep others off what matches (as in .gitignore) while the body runs. BusyError: not granted."""
         lease = None
-        async for event in self._workspace._stream(asks.acquire(self.id, patterns, ttl, wait, reason)):
-            lease = event or lease
+        asked = self._workspace._stream(asks.acquire(self.id, patterns, ttl, wait, reason))
+        async with aclosing(asked):
+            async for event in asked:
+                if event is not None:
+                    lease = event
+                    break
         if lease is None:
             raise DaemonError("the daemon ended the wait for a lease without an answer")
         try:

@@ -98,8 +98,11 @@ class Workspace:
         """Those that wait, then each as it is raised, for ever. On a connection of its own."""
         ask = asks.follow(task, acknowledge)
         with Client(self._mount, self._timeout) as client:
+            told: set[int] = set()
             for item in client.stream(ask.method, **ask.params):
-                yield ask.read(item)
+                if (warning := ask.read(item)).id not in told:  # again after a restart
+                    told.add(warning.id)
+                    yield warning
 
     def who(self, path: StrPath) -> dict[str, Any]:
         """What `fsguard who --json` prints: the writers and readers of a file, and who has it open."""

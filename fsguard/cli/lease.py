@@ -79,7 +79,8 @@ def _acquire(client: Client, args: Any, task: str | None) -> int:
     ):
         if "waiting" in event:
             terminal.note(f"waiting for {terminal.shown(event['waiting'])} …")
-        lease = event.get("lease", lease)
+        if (lease := event.get("lease")) is not None:
+            break
     if lease is None:
         raise DaemonError("the daemon ended the wait without an answer")
     return _print(lease, args.json, f"lease {lease['id']}, until {clock(lease['until'])}")

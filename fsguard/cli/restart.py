@@ -32,7 +32,7 @@ def main(argv: list[str]) -> int:
         "place. Calls that come meanwhile wait, none fails; open files, read stamps, turns, leases and\n"
         "warnings stay. If the new version cannot go on with what is on record, nothing is changed.",
         ["fsguard restart project", "fsguard restart --json /srv/project"],
-        [0, 2, 3, 5, 6, 7],
+        [0, 2, 3, (4, "it is being restarted or unmounted already"), 6, 7],
     )
     parser.workspace_argument()
     parser.json_flag()

@@ -38,8 +38,11 @@ def main(argv: list[str]) -> int:
     mount = where.locate(args.place, args.workspace)
     with Client(mount) as client:
         if args.follow:
+            told: set[int] = set()
             for warning in client.stream("warnings.follow", task=args.task, ack=args.ack):
-                _print(warning, args.json)
+                if warning["id"] not in told:  # again after a restart
+                    told.add(warning["id"])
+                    _print(warning, args.json)
         else:
             for warning in client.call("warnings", task=args.task, all=args.all, ack=args.ack):
                 _print(warning, args.json)

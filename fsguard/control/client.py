@@ -9,6 +9,7 @@ from __future__ import annotations
 import _socket
 import os
 import struct
+import time
 
 from fsguard import errors
 from fsguard.control import protocol
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from fsguard.control.registry import Mount
 
 __all__ = ["Client"]
+
+
+_AT_ONCE = 0.3
+"""Seconds: who is sent away so soon without a word is not wanted."""
 
 
 class _EndedError(DaemonError):
@@ -61,13 +66,19 @@ class Client:
         try:
             return self._call(method, params)
         except _EndedError as ended:
-            # Restarted in place: before that it answers whatever it has begun, so nothing is done twice.
-            try:
-                self._connected()
-            except OSError:
-                self.close()
-                raise DaemonError(ended.message, ended.hint) from None
+            self._again(ended)
             return self._call(method, params)
+
+    def _again(self, ended: DaemonError) -> None:
+        """Restarted in place? Before that it answers whatever it has begun, so nothing is done twice.
+
+        :raises DaemonError: nobody is there.
+        """
+        try:
+            self._connected()
+        except OSError:
+            self.close()
+            raise DaemonError(ended.message, ended.hint) from None
 
     def _call(self, method: str, params: dict[str, Any]) -> Any:
         number = self._ask(method, params)
@@ -79,13 +90,24 @@ class Client:
     def stream(self, method: str, /, **params: Any) -> Iterator[Any]:
         """Ask, and yield events until the daemon ends the stream.
 
-        Between events there is no time limit: a quiet workspace is no fault.
+        Between events there is no time limit: a quiet workspace is no fault. When the daemon is
+        restarted in place it is asked once more, so what has no answer yet is told again.
         """
-        number = self._ask(method, params)
-        self._set_timeout(0)
-        while isinstance(answer := self._answer(number), protocol.Event):
-            yield answer.value
-        self._set_timeout(self._timeout)
+        while True:
+            heard, asked = False, time.monotonic()
+            number = self._ask(method, params)
+            self._set_timeout(0)
+            try:
+                while isinstance(answer := self._answer(number), protocol.Event):
+                    heard = True
+                    yield answer.value
+            except _EndedError as ended:
+                if not heard and time.monotonic() - asked < _AT_ONCE:
+                    raise
+                self._again(ended)
+                continue
+            self._set_timeout(self._timeout)
+            return
 
     def _ask(self, method: str, params: dict[str, Any]) -> int:
         self._last_id += 1

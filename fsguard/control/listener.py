@@ -20,18 +20,23 @@ __all__ = ["listening"]
 @contextmanager
 def listening(path: str, allowed_uids: Collection[int], held: int = -1) -> Iterator[socket.socket]:
     """`held`: the socket listens there already, opened by the program before this one."""
-    directory = os.stat(os.path.dirname(path))
-    if directory.st_uid not in (0, os.geteuid()) or directory.st_mode & 0o022:
-        raise RefusedError(f"{os.path.dirname(path)} can be written by others: no place for a control socket")
+    if held < 0:
+        directory = os.stat(os.path.dirname(path))
+        if directory.st_uid not in (0, os.geteuid()) or directory.st_mode & 0o022:
+            raise RefusedError(
+                f"{os.path.dirname(path)} can be written by others: no place for a control socket"
+            )
     with _socket(held) as sock:
         if held < 0:
             _bind(sock, path, allowed_uids)
-        ours = os.stat(path)
+        ours = None
+        with suppress(OSError):  # somebody has tidied up: whoever serves a mount goes on all the same
+            ours = os.stat(path)
         try:
             yield sock
         finally:
             with suppress(OSError):
-                if os.path.samestat(ours, os.stat(path)):
+                if ours is not None and os.path.samestat(ours, os.stat(path)):
                     os.unlink(path)
 
 

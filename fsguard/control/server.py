@@ -86,24 +86,33 @@ class Door:
         self._opened.set()
         self._accepting = trio.CancelScope()
         self.unanswered: Callable[[], int] = lambda: 0
+        self.end_streams: Callable[[], object] = lambda: None
 
     def fileno(self) -> int:
         """Of the socket that listens."""
         return self._listener
 
-    async def shut(self, seconds: float) -> None:
-        """Nobody comes in any more; waits `seconds` at most until all have their answers.
+    async def shut(self, seconds: float) -> bool:
+        """Nothing is asked any more; waits `seconds` at most until all have their answers.
 
-        Who listens to a stream, or waits for a lease, may be left without one.
+        False: somebody still has none. Who listens to a stream, or waits for a lease, is sent away,
+        and comes again.
         """
         self._opened = trio.Event()
         self._accepting.cancel()
+        self.end_streams()
         with trio.move_on_after(seconds):
             while self.unanswered():
                 await trio.sleep(0.002)
+        return not self.unanswered()
 
     def open(self) -> None:
         self._opened.set()
+
+    async def passed(self) -> None:
+        """Before anything is done for a client who is in already."""
+        while not self._opened.is_set():
+            await self._opened.wait()
 
     async def accept(self, sock: trio.socket.SocketType) -> trio.socket.SocketType:
         while True:
@@ -133,7 +142,7 @@ async def serve(
     door = door or Door()
     with listening(path, allowed_uids, door.fileno()) as sock:
         server = _Server(handlers, frozenset(allowed_uids) | {0}, limits or Limits(), door)
-        door.unanswered = server.unanswered
+        door.unanswered, door.end_streams = server.unanswered, server.end_streams
         task_status.started()
         await server.accept(trio.socket.from_stdlib_socket(sock))
 
@@ -167,8 +176,13 @@ class _Server:
         self._clients: dict[_Client, None] = {}  # oldest first
 
     def unanswered(self) -> int:
-        """How many have asked something that is not a stream, and have no answer."""
-        return sum(client.busy and not client.streaming for client in self._clients)
+        """How many have asked something, and have no answer."""
+        return sum(client.busy for client in self._clients)
+
+    def end_streams(self) -> None:
+        for client in self._clients:
+            if client.streaming:
+                client.scope.cancel()
 
     async def accept(self, listener: trio.socket.SocketType) -> None:
         async with trio.open_nursery() as nursery:
@@ -232,6 +246,7 @@ class _Server:
             if deadline.cancelled_caught:
                 return
             for line in lines:
+                await self._door.passed()
                 client.busy = True
                 if not await self._answer(client, line):
                     return

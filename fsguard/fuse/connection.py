@@ -63,6 +63,11 @@ class Connection:
         return self._handshake.libfuse_fd
 
     @property
+    def private(self) -> bool:
+        """Whether this process does not see the mount."""
+        return self._namespace is not None
+
+    @property
     def in_place(self) -> bool:
         return self.workspace == self.mountpoint
 
@@ -86,11 +91,13 @@ class Connection:
             if lane is not None:
                 hand = self._handshake
                 lane.serve(
-                    hand.libfuse_fd, hand.max_write, operations.take_records, hand.offers("no_opendir")
+                    hand.libfuse_fd,
+                    hand.max_write,
+                    operations.take_records,
+                    hand.offers("no_opendir"),
+                    self.resumed,
                 )
                 loop.source, loop.linger = lane.eventfd, lane.wait
-                for request in self.resumed:
-                    lane.inject(request)
             task_status.started()
 
         def pass_interrupts() -> None:

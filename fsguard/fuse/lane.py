@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -92,16 +92,22 @@ class Lane:
         self._last_group = 0
 
     def serve(
-        self, device: int, max_write: int, before: Callable[[], object], no_opendir: bool = False
+        self,
+        device: int,
+        max_write: int,
+        before: Callable[[], object],
+        no_opendir: bool = False,
+        first: Iterable[bytes] = (),
     ) -> None:
         """Read requests from `device` from now on; pyfuse3 gets those that are Python's.
 
         `before()` is called before each of them, when there are records to take. `no_opendir`: the
-        kernel understands that directories need not be opened.
+        kernel understands that directories need not be opened. `first`: requests that come before
+        those from `device`.
         """
         os.set_blocking(device, False)
         request.take_from(*engine.hooks(), before)
-        engine.serve(device, THREADS, max(_BUFFER, max_write + 8192), no_opendir)
+        engine.serve(device, THREADS, max(_BUFFER, max_write + 8192), no_opendir, list(first))
 
     def pause(self, seconds: float) -> bool:
         """Stop serving; what comes in waits in the kernel. Blocks; False: not done in time."""
@@ -128,13 +134,17 @@ class Lane:
         """Requests that Python has not taken yet."""
         return engine.load()["queued"]
 
+    def untold(self) -> bool:
+        """Whether there is more to take: records, or changes from behind."""
+        return bool(engine.pending() or engine.pending_changes())
+
+    def lost_count(self) -> None:
+        """Whose the numbers are is not known any more: what carries one must not pass for another's."""
+        self._last = self._last_group = 1 << 31
+
     def dump(self) -> tuple[bytes, list[int]]:
         """(what the next program has to know, descriptors that it goes on with); paused, records taken."""
         return engine.dump()
-
-    def inject(self, request: bytes) -> None:
-        """As if it came from the kernel now."""
-        engine.inject(request)
 
     def know(self, tid: int, actor: Hashable) -> None:
         """Opens for reading by this thread, which is blocked in a request, are `actor`'s."""

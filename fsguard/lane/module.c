@@ -45,6 +45,23 @@ static PyObject *py_start(PyObject *self, PyObject *args, PyObject *kwargs)
     Py_RETURN_NONE;
 }
 
+/* Python gets this request next, as if from the kernel. */
+static bool inject(PyObject *request)
+{
+    char *data;
+    Py_ssize_t size;
+    if (PyBytes_AsStringAndSize(request, &data, &size) < 0)
+        return false;
+    void *mem = (size_t)size <= lane.buffer_size ? buffer_take() : NULL;
+    if (mem == NULL) {
+        PyErr_NoMemory();
+        return false;
+    }
+    memcpy(mem, data, (size_t)size);
+    queue_push(mem, (size_t)size);
+    return true;
+}
+
 static PyObject *py_serve(PyObject *self, PyObject *args)
 {
     unsigned threads;
@@ -53,10 +70,14 @@ static PyObject *py_serve(PyObject *self, PyObject *args)
     sigset_t all, before;
     (void)self;
     int no_opendir = 0;
-    if (!PyArg_ParseTuple(args, "iIn|p", &lane.device, &threads, &buffer_size, &no_opendir))
+    PyObject *first = NULL;
+    if (!PyArg_ParseTuple(args, "iIn|pO!", &lane.device, &threads, &buffer_size, &no_opendir, &PyList_Type, &first))
         return NULL;
     lane.no_opendir = no_opendir;
     lane.buffer_size = (size_t)buffer_size;
+    for (Py_ssize_t i = 0; first && i < PyList_GET_SIZE(first); i++)
+        if (!inject(PyList_GET_ITEM(first, i)))
+            return NULL;
     /* Signals are Python's. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -64,7 +85,6 @@ static PyObject *py_serve(PyObject *self, PyObject *args)
     unsigned made = atomic_load(&lane.alive); /* a pause that did not come about */
     uint64_t woken;
     atomic_store(&lane.pausing, false);
-    atomic_store(&lane.unwatching, false);
     if (read(lane.wake_fd, &woken, sizeof woken) < 0)
         (void)0; /* the first time */
     for (; made < threads && !error; made++) {
@@ -77,7 +97,7 @@ static PyObject *py_serve(PyObject *self, PyObject *args)
     }
     if (made > 1)
         error = 0; /* fewer will do */
-    if (!error && atomic_load(&lane.watching) == 0 && !watch_serve())
+    if (!error && !watch_serve())
         error = EAGAIN;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error)
@@ -96,21 +116,6 @@ static PyObject *py_pause(PyObject *self, PyObject *arg)
     paused = lane_pause((int64_t)(seconds * 1e9));
     Py_END_ALLOW_THREADS
     return PyBool_FromLong(paused);
-}
-
-static PyObject *py_inject(PyObject *self, PyObject *arg)
-{
-    char *data;
-    Py_ssize_t size;
-    (void)self;
-    if (PyBytes_AsStringAndSize(arg, &data, &size) < 0)
-        return NULL;
-    void *mem = (size_t)size <= lane.buffer_size ? buffer_take() : NULL;
-    if (mem == NULL)
-        return PyErr_NoMemory();
-    memcpy(mem, data, (size_t)size);
-    queue_push(mem, (size_t)size);
-    Py_RETURN_NONE;
 }
 
 static PyObject *py_eventfd(PyObject *self, PyObject *none)
@@ -937,9 +942,9 @@ static PyObject *py_expire(PyObject *self, PyObject *args)
 
 static PyMethodDef methods[] = {
     {"start", (PyCFunction)(void (*)(void))py_start, METH_VARARGS | METH_KEYWORDS, "Set up the table and the queue, once."},
-    {"serve", py_serve, METH_VARARGS, "(device, threads, buffer size): read requests from now on."},
+    {"serve", py_serve, METH_VARARGS, "(device, threads, buffer size, no_opendir, [requests that come first]): read "
+     "requests from now on."},
     {"pause", py_pause, METH_O, "(seconds): end the threads; False: they have not ended by then. `serve` goes on."},
-    {"inject", py_inject, METH_O, "Python gets this request next, as if from the kernel."},
     {"dump", py_dump, METH_NOARGS, "(all that is known here, [descriptors that belong to it])."},
     {"load_state", py_load_state, METH_O, "Go on with what `dump` said, after `start`. ValueError: that can't be."},
     {"eventfd", py_eventfd, METH_NOARGS, "Readable while there are requests for Python, or records to take."},

@@ -204,6 +204,13 @@ static bool take_into(struct in *in, void *to, size_t size)
     return here != NULL;
 }
 
+static int kept_fd(int fd)
+{
+    if (fd >= 0)
+        fcntl(fd, F_SETFD, FD_CLOEXEC);
+    return fd;
+}
+
 static bool load_nodes(struct in *in, const struct head *head, const char *again)
 {
     struct node_out x;
@@ -217,7 +224,7 @@ static bool load_nodes(struct in *in, const struct head *head, const char *again
             return false;
         if (again) { /* names are there by now: a name ends that a node is pinned */
             if (x.pinned_fd >= 0)
-                n->fd = x.pinned_fd, n->pinned = true;
+                n->fd = kept_fd(x.pinned_fd), n->pinned = true;
             continue;
         }
         n->lookups = x.lookups, n->removals = x.removals, n->look_number = NO_LOOK;
@@ -249,7 +256,7 @@ static bool load_handles(struct in *in, const struct head *head)
             return false;
         struct node *node = table_get(x.node);
         handle_restore_next(x.fh);
-        struct handle *h = node ? handle_add(node, x.fd, (struct who){x.actor, x.group}) : NULL;
+        struct handle *h = node ? handle_add(node, kept_fd(x.fd), (struct who){x.actor, x.group}) : NULL;
         if (h == NULL)
             return false;
         h->tid = x.tid, h->flags = x.flags, h->made_at = x.made_at;
@@ -264,7 +271,7 @@ static bool load_handles(struct in *in, const struct head *head)
 static bool load(struct in *in, const struct head *head)
 {
     const char *nodes = in->at;
-    if (head->watch_fd >= 0 && !watch_adopt(head->watch_fd))
+    if (head->watch_fd >= 0 && !watch_adopt(kept_fd(head->watch_fd)))
         return false;
     if (!load_nodes(in, head, NULL) || !load_names(in, head))
         return false;

@@ -582,8 +582,11 @@ static bool same_tell(const struct tell *a, const struct tell *b)
            && memcmp(a->name, b->name, a->length) == 0;
 }
 
+static bool telling; /* with tell_lock */
+
 static void *teller(void *unused)
 {
+    int ours = device;
     pthread_mutex_lock(&tell_lock);
     while (!atomic_load(&lane.over) && !atomic_load(&lane.unwatching)) {
         struct tell *t = first_tell;
@@ -627,8 +630,9 @@ static void *teller(void *unused)
             last_again = t;
         }
     }
+    telling = false;
     pthread_mutex_unlock(&tell_lock);
-    close(device);
+    close(ours);
     atomic_fetch_sub(&lane.watching, 1);
     return unused;
 }
@@ -821,10 +825,20 @@ bool watch_events(const char *buffer, size_t size)
     return foreign;
 }
 
+static bool listening; /* with `reading` */
+
+static bool goes_on_listening(void)
+{
+    pthread_mutex_lock(&reading);
+    bool on = listening = !atomic_load(&lane.over) && !atomic_load(&lane.unwatching);
+    pthread_mutex_unlock(&reading);
+    return on;
+}
+
 static void *reader(void *buffer)
 {
     long pause = PAUSE_NS;
-    while (!atomic_load(&lane.over) && !atomic_load(&lane.unwatching)) {
+    while (goes_on_listening()) {
         struct pollfd p[2] = {{.fd = group, .events = POLLIN}, {.fd = nudge, .events = POLLIN}};
         if (poll(p, 2, -1) < 0 && errno != EINTR)
             break;
@@ -880,21 +894,36 @@ int watch_start(void)
 bool watch_serve(void)
 {
     pthread_t thread;
-    void *buffer;
     if (group < 0)
         return true;
-    buffer = malloc(WATCH_BUFFER);
-    if (buffer == NULL || pthread_create(&thread, NULL, reader, buffer) != 0) {
-        free(buffer);
-        return false;
+    /* After a pause that did not come about one of the two may have ended, and the other not. */
+    pthread_mutex_lock(&tell_lock);
+    pthread_mutex_lock(&reading);
+    atomic_store(&lane.unwatching, false);
+    bool listens = listening, tells = telling;
+    pthread_mutex_unlock(&reading);
+    pthread_mutex_unlock(&tell_lock);
+    if (!listens) {
+        void *buffer = malloc(WATCH_BUFFER);
+        listening = true;
+        if (buffer == NULL || pthread_create(&thread, NULL, reader, buffer) != 0) {
+            listening = false;
+            free(buffer);
+            return false;
+        }
+        pthread_detach(thread);
+        atomic_fetch_add(&lane.watching, 1);
     }
-    pthread_detach(thread);
-    atomic_fetch_add(&lane.watching, 1);
-    device = fcntl(lane.device, F_DUPFD_CLOEXEC, 3);
-    if (device < 0 || pthread_create(&thread, NULL, teller, NULL) != 0)
-        return false;
-    pthread_detach(thread);
-    atomic_fetch_add(&lane.watching, 1);
+    if (!tells) {
+        device = fcntl(lane.device, F_DUPFD_CLOEXEC, 3);
+        telling = true;
+        if (device < 0 || pthread_create(&thread, NULL, teller, NULL) != 0) {
+            telling = false;
+            return false;
+        }
+        pthread_detach(thread);
+        atomic_fetch_add(&lane.watching, 1);
+    }
     return true;
 }
 

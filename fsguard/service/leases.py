@@ -94,6 +94,10 @@ class LeaseRequests(Part):
                     )
                 await trio.sleep(POLL_SECONDS)
                 self._pump()
+        except BaseException:
+            if ticket.lease is not None:  # granted while it slept, and nobody is there to hear of it
+                self._leases.release(ticket.lease, self._now())
+            raise
         finally:
             self._leases.cancel(ticket, self._now())
         try:

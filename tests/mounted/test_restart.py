@@ -5,14 +5,21 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import textwrap
+import time
+from concurrent.futures import ThreadPoolExecutor, wait
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fsguard.cli import launch
+from fsguard.control import registry
+from fsguard.control.client import Client
 from tests.kit.abilities import need_root
 from tests.kit.agents import Agent, until
 from tests.kit.behind import behind
@@ -169,6 +176,9 @@ def test_what_is_on_record_stays(workspace: Workspace) -> None:
         assert workspace.fsguard("versions", "b", "--json").out == versions
         for fact in ("tasks", "policy", "leases", "paths_known", "warnings_total", "pending", "open_handles"):
             assert without_times(after[fact]) == without_times(before[fact]), fact
+        # It is said by the wall clock and kept by another one.
+        ends = [datetime.fromisoformat(facts["leases"][0]["until"]) for facts in (before, after)]
+        assert abs(ends[0] - ends[1]) < timedelta(seconds=0.1)
         for name, count in before["requests"].items():
             assert after["requests"].get(name, 0) >= count, name
         result = reader.finish()
@@ -189,7 +199,7 @@ def without_times(facts: Any) -> Any:
         return {
             k: without_times(v)
             for k, v in facts.items()
-            if k not in ("remaining", "since", "idle", "last_seen")
+            if k not in ("remaining", "since", "until", "idle", "last_seen")
         }
     return [without_times(x) for x in facts] if isinstance(facts, list) else facts
 
@@ -388,3 +398,150 @@ def test_it_ends_as_ever_afterwards(workspace: Workspace) -> None:
     )
     workspace.mounted = False
     assert (workspace.root / "f").read_text() == "x"
+
+
+def signals_itself(workspace: Workspace, number: signal.Signals) -> list[str]:
+    """A program that gets a signal before it is the daemon, as between execve(2) and its first line."""
+    other = workspace.top / "signalled"
+    other.write_text(f'#!/bin/sh\n[ "$FSGUARD_RESTART_TRIAL" ] || kill -{number.name[3:]} $$\nexec "$@"\n')
+    other.chmod(0o755)
+    return [str(other), *launch.program()]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_who_ends_it_meanwhile_ends_the_next_program(workspace: Workspace, number: signal.Signals) -> None:
+    (workspace.root / "f").write_text("x")
+    pid = workspace.daemon_pid()
+    ask(workspace, "restart", program=signals_itself(workspace, number), path=launch.python_path())
+    until(lambda: not os.path.ismount(workspace.root) and os.listdir(workspace.root) == ["f"], seconds=20)
+    until(lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split())
+    workspace.mounted = False
+
+
+def test_a_hangup_meanwhile_is_passed_over(workspace: Workspace) -> None:
+    ask(workspace, "restart", program=signals_itself(workspace, signal.SIGHUP), path=launch.python_path())
+    until(lambda: workspace.status()["restarts"])
+    (workspace.root / "f").write_text("x")
+
+
+@pytest.mark.parametrize("part", range(6))
+def test_no_signal_is_lost_whenever_it_comes(workspace: Workspace, part: int) -> None:
+    """Busy, it says so and goes on, as this program or the next; in the end it unmounts."""
+    pid = workspace.daemon_pid()
+    assert pid is not None
+    (workspace.root / "f").write_text("x")
+    workspace.announce("asked to end|not restarted: it is being unmounted")
+    with open(workspace.root / "f") as held, ThreadPoolExecutor(1) as pool:
+        began = time.monotonic()
+        restart(workspace)
+        took = time.monotonic() - began
+        restarted = pool.submit(workspace.fsguard, "restart", str(workspace.root), cwd="/")
+        wait([restarted], took * part / 6)  # that is another moment each time
+        os.kill(pid, signal.SIGTERM)
+        until(lambda: workspace.log().count("asked to end, but") == 1, seconds=20)
+        done = restarted.result()
+        assert done.code == 0 or "being unmounted" in done.err, done
+        assert held.read() == "x"
+    os.kill(pid, signal.SIGTERM)
+    until(lambda: not os.path.ismount(workspace.root), seconds=20)
+    workspace.mounted = False
+
+
+def test_one_restart_at_a_time(workspace: Workspace) -> None:
+    """The second is refused while the first is still tried out, and the first goes on."""
+    gate = workspace.top / "gate"
+    os.mkfifo(gate)
+    slow = workspace.top / "slow"
+    slow.write_text(f'#!/bin/sh\n[ "$FSGUARD_RESTART_TRIAL" ] && cat {gate} > /dev/null\nexec "$@"\n')
+    slow.chmod(0o755)
+    program, path = [str(slow), *launch.program()], launch.python_path()
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(ask, workspace, "restart", program=program, path=path)
+        opened = os.open(gate, os.O_WRONLY)  # it is being tried
+        refused = ask(workspace, "restart", ok=False)
+        assert refused["error"]["code"] == 4 and "already" in refused["error"]["message"]
+        os.close(opened)
+        assert first.result()["result"]["version"]
+    until(lambda: workspace.status()["restarts"] == 1)
+    assert restart(workspace)["restarts"] == 2
+
+
+def test_it_goes_on_where_everything_around_it_was_tidied_away(make_workspace: Any) -> None:
+    """A daemon does not need its configuration, its socket's directory or its store in order to serve."""
+    workspace = make_workspace(mount=False)
+    settings = workspace.directory / "fsguard.toml"
+    settings.write_text("[turns]\nwait = 42\n")
+    workspace.mount()
+    pid = workspace.daemon_pid()
+    (workspace.root / "f").write_text("x")
+    workspace.announce("nothing is kept any more|registering failed")
+    (note,) = (workspace.top / "run" / "fsguard").glob("*.json")
+    mount = json.loads(note.read_text())
+    with open(workspace.root / "f") as held, Client(registry.Mount(**mount)) as client:
+        assert client.call("status")["turn_wait"] == 42
+        settings.write_text("not toml [")
+        os.rename(workspace.top / "run", workspace.top / "elsewhere")
+        for path in (workspace.top / "state").rglob("versions"):
+            shutil.rmtree(path)
+            path.write_text("in the way")
+        client.call("restart")
+        os.rename(workspace.top / "elsewhere", workspace.top / "run")
+        status = until(lambda: (s := workspace.status())["restarts"] and s)
+        assert (status["pid"], status["turn_wait"], status["keeping"]) == (pid, 42, False)
+        assert held.read() == "x"
+        (workspace.root / "f").write_text("y")
+
+
+def test_who_waits_for_a_lease_or_follows_the_warnings_does_not_notice(workspace: Workspace) -> None:
+    (workspace.root / "f").write_text("0")
+    workspace.run("A", "cat", "f").ok()
+    held = workspace.fsguard("lease", "acquire", "x/**", "--task", "L", "--json").json()
+    waiter = workspace.start(None, "fsguard", "lease", "acquire", "x/**", "--task", "W", "--json")
+    follower = workspace.start(None, "fsguard", "warnings", "--follow", "--json")
+    until(lambda: workspace.fsguard("lease", "list", "--json").json()["waiting"])
+    workspace.sh("B", "echo B > f").ok()
+    for _ in range(2):
+        restart(workspace)
+        until(lambda: workspace.fsguard("lease", "list", "--json").json()["waiting"])
+    assert waiter.poll() is None and follower.poll() is None
+    workspace.fsguard("lease", "release", str(held["id"]), "--task", "L").ok()
+    out, _ = waiter.communicate(timeout=20)
+    assert waiter.returncode == 0 and json.loads(out)["task"] == "W"
+    assert [x["task"] for x in workspace.fsguard("lease", "list", "--json").json()["leases"]] == ["W"]
+    workspace.sh("A", "echo A > f").ok()
+    workspace.run("B", "cat", "f").ok()
+    workspace.sh("A", "echo A > f").ok()
+    until(workspace.warnings)
+    told = {w["id"] for w in workspace.warnings()}
+    assert follower.stdout is not None
+    first = json.loads(follower.stdout.readline())
+    assert first["id"] in told
+    follower.send_signal(signal.SIGINT)
+    out, err = follower.communicate(timeout=20)
+    ids = [first["id"], *(json.loads(line)["id"] for line in out.splitlines())]
+    assert ids == sorted(set(ids)), f"each once: {ids} {err}"
+
+
+def test_many_changes_from_behind_that_were_not_yet_told_are_not_forgotten(make_workspace: Any) -> None:
+    need_root()
+    workspace = make_workspace(mount=False)
+    count = 2000
+    with behind(workspace.directory) as worker:
+        workspace.mount()
+        (workspace.root / "d").mkdir()
+        os.listdir(workspace.root / "d")
+        worker("many", "d/", count)
+        restart(workspace)
+        names = {f"d/{i}" for i in range(count)}
+        until(
+            lambda: (
+                names
+                <= {
+                    e["path"]
+                    for e in workspace.fsguard("log", "--json", "--limit", "100000").lines()
+                    if e["task"] is None
+                }
+            ),
+            seconds=20,
+        )
+        workspace.unmount()
