@@ -135,6 +135,36 @@ def test_what_is_unlinked_and_pinned_is_still_there(kernel: Kernel, root: Path) 
     assert engine.hold(node) is None
 
 
+@pytest.mark.parametrize("whose", ["the lane's", "Python's", "nobody's"])
+def test_what_is_deleted_behind_and_open_is_still_there(kernel: Kernel, root: Path, whose: str) -> None:
+    (root / "f").write_text("still")
+    node, fh, fd = kernel.lookup(kernel.rel(root / "f")), None, -1
+    if whose == "the lane's":
+        k.known(7)
+        fh = kernel.open(node, k.ME())
+        assert fh is not None
+    elif whose == "Python's":
+        fd = os.open(root / "f", os.O_RDONLY)
+        engine.opened_by(node, fd)
+    (root / "new").write_text("another file")
+    (root / "new").rename(root / "f")
+    reply = kernel.getattr(node)
+    if whose == "nobody's":
+        assert reply.error == ESTALE
+        return
+    assert not reply.error and k.attr_of(reply.body, 16).size == 5
+    if fh is not None:
+        assert kernel.read(node, fh, 10) == b"still"
+        kernel.release(node, fh)
+        engine.take_records()
+    else:
+        engine.opened_by(node, -1)
+        os.close(fd)
+    assert not kernel.getattr(node).error, "through a descriptor of its own by now"
+    kernel.forget(node)
+    assert engine.hold(node) is None
+
+
 # ---- attributes and listings ----
 
 
