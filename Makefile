@@ -134,9 +134,9 @@ build/vagrant/fsguard-%.box: requirements.lock vagrant/build-box vagrant/box-ins
 	"$${sudo[@]}" vagrant/build-box $* $@
 
 MACHINES ?= ci
-vagrant-test: vagrant-tools ## boot a machine, test fsguard in it, reboot, print a table, destroy it (MACHINES='ci old')
+vagrant-test: vagrant-tools ## boot a machine, test fsguard in it, reboot, print a table, destroy it (MACHINES='ci old'; ARGS='-k unit')
 	@sudo=(); [ "$$(id -u)" = 0 ] || sudo=(sudo --preserve-env=FSGUARD_DRIVER,FSGUARD_BOX_DIR,FSGUARD_KEEP_LOGS)
-	"$${sudo[@]}" vagrant/test $(MACHINES)
+	"$${sudo[@]}" vagrant/test $(MACHINES) $(if $(strip $(ARGS)),-- $(ARGS))
 
 clean: ## remove the environment, caches and what was compiled
 	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
