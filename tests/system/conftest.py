@@ -17,6 +17,7 @@ import pytest
 PHASE = os.environ.get("FSGUARD_PHASE", "")
 UNIT = "fsguard@srv-ws.service"
 WS = "/srv/ws"
+INSTALLED = "/usr/local/lib/fsguard"
 PATIENCE = 120.0
 
 

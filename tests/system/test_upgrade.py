@@ -8,10 +8,9 @@ import time
 
 import pytest
 
-from tests.system.conftest import UNIT, WS, call, guarded, job, unit
+from tests.system.conftest import INSTALLED, UNIT, WS, call, guarded, job, unit
 
 SOURCE = "/usr/src/fsguard"
-INSTALLED = "/usr/local/lib/fsguard"
 DEPS = "/usr/local/lib/fsguard-deps"
 NEWER = "99.0"
 INSTALL_SECONDS = 900.0  # without the packages of the box they are compiled
