@@ -172,7 +172,7 @@ class Daemon:
             self.dispatch,
             store,
             self.door,
-            lambda: (self.spec, self.restarts, self.settings, self.notifier.parts()),
+            self._leave,
             _SIGNALS,
         )
         if estate is not None:
@@ -204,6 +204,11 @@ class Daemon:
             **self.service.parts(),
         }
         return {name: part for name, part in parts.items() if part is not None}
+
+    def _leave(self) -> tuple[Spec, int, config.Settings, tuple[str | None, float | None]]:
+        if self.notifier.watchdog is not None:
+            self.notifier.say(WATCHDOG="1")  # the next program gets the whole time to start
+        return self.spec, self.restarts, self.settings, self.notifier.parts()
 
     def _inherit(self, estate: restart.Estate) -> None:
         """Go on where the program before has ended. The files that are open come through whatever happens."""
