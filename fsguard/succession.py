@@ -24,7 +24,7 @@ from fsguard.control.server import Door, Peer
 from fsguard.dispatch import Dispatch
 from fsguard.errors import BusyError, DaemonError, FsguardError, RefusedError, UsageError
 from fsguard.fuse.connection import Connection
-from fsguard.fuse.files import interrupt_request
+from fsguard.fuse.files import interrupt_request, open_request
 from fsguard.fuse.operations import Operations
 from fsguard.versions import Store
 
@@ -162,7 +162,7 @@ class Succession:
         spec, restarts, settings, notifier = self._leave()
         handles = [(h.fh, h.node.id, h.fd, h.flags, h.readable) for h in operations.handles]
         waits = pending.all()
-        requests = [operations.waiting[unique] for unique in waits]
+        requests = [open_request(*operations.waiting[unique]) for unique in waits]
         requests += [interrupt_request(unique) for unique, wait in waits.items() if wait.signalled]
         estate = restart.Estate(
             restart.FORMAT,

@@ -74,7 +74,7 @@ class FileHandlers(Filesystem):
         self.revoke(node)
         caller = self.caller(ctx)
         if self.lane is not None:
-            self.waiting[caller.unique] = open_request(caller, id_, flags, self.request.flags())
+            self.waiting[caller.unique] = (caller, id_, flags, self.request.flags())
         try:
             session = await self.observer.open(caller, node, flags)
         finally:

@@ -109,7 +109,8 @@ class Filesystem(pyfuse3.Operations):
         self.identity = Identity()
         self.counts: dict[str, int] = defaultdict(int)
         self.under_way = 0  # requests whose handler may wait
-        self.waiting: dict[int, bytes] = {}  # opens among them, by number, as the kernel has sent them
+        # Opens among them, by number: what `files.open_request` takes.
+        self.waiting: dict[int, tuple[Caller, int, int, int]] = {}
         self.request: Request = peek if peek is not None else request
         # Without interposition there is no separate node id, and no request to look at.
         self.peeking = peek is not None or interposed()

@@ -293,6 +293,18 @@ bool miss_watched(uint64_t parent, const char *text, size_t length);
 const uint64_t *miss_hashes(size_t *room);
 void miss_restore(uint64_t hash);
 
+/* ---- module.c ---- */
+
+/* What is gathered with the lock held becomes Python objects without it: making objects may run the
+ * garbage collector, and with it whatever Python calls back here. Zeros to begin with; `mem` is the
+ * caller's to free. */
+struct gather {
+    char *mem;
+    size_t used, size;
+    bool failed;
+};
+void gather(struct gather *g, const void *data, size_t size);
+
 /* ---- watch.c ---- */
 
 enum { UNWATCHED, WATCHED, REFUSED };

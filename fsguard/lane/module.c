@@ -160,26 +160,19 @@ static PyObject *py_next_request(PyObject *self, PyObject *none)
 
 /* ---- records ---- */
 
-/* Texts are gathered with the lock held and become Python objects without it: making objects may run
- * the garbage collector, and with it whatever Python calls back here. */
-struct gather {
-    char *mem;
-    size_t used, size;
-    bool failed;
-};
-
-static void gather(struct gather *g, const void *data, size_t size)
+void gather(struct gather *g, const void *data, size_t size)
 {
     if (g->used + size > g->size) {
         size_t room = (g->used + size) * 2 + 256;
-        char *more = realloc(g->mem, room);
+        char *more = g->failed ? NULL : realloc(g->mem, room);
         if (more == NULL) {
             g->failed = true;
             return;
         }
         g->mem = more, g->size = room;
     }
-    memcpy(g->mem + g->used, data, size);
+    if (size)
+        memcpy(g->mem + g->used, data, size);
     g->used += size;
 }
 

@@ -46,45 +46,16 @@ struct tell_out {
 };
 
 struct out {
-    char *mem;
-    size_t used, room;
+    struct gather bytes, fds;
     struct head head;
-    PyObject *fds; /* filled without the lock */
-    int *list;
-    size_t count, list_room;
-    bool failed;
 };
 
-static void put(struct out *o, const void *data, size_t size)
-{
-    if (o->used + size > o->room) {
-        size_t room = (o->used + size) * 2 + 4096;
-        char *more = o->failed ? NULL : realloc(o->mem, room);
-        if (more == NULL) {
-            o->failed = true;
-            return;
-        }
-        o->mem = more, o->room = room;
-    }
-    if (size)
-        memcpy(o->mem + o->used, data, size);
-    o->used += size;
-}
+static void put(struct out *o, const void *data, size_t size) { gather(&o->bytes, data, size); }
 
 static void put_fd(struct out *o, int fd)
 {
-    if (fd < 0)
-        return;
-    if (o->count == o->list_room) {
-        size_t room = o->list_room * 2 + 64;
-        int *more = realloc(o->list, room * sizeof *more);
-        if (more == NULL) {
-            o->failed = true;
-            return;
-        }
-        o->list = more, o->list_room = room;
-    }
-    o->list[o->count++] = fd;
+    if (fd >= 0)
+        gather(&o->fds, &fd, sizeof fd);
 }
 
 static void put_node(void *with, struct node *n)
@@ -163,18 +134,21 @@ PyObject *py_dump(PyObject *self, PyObject *none)
     for (unsigned i = 0; i < 64; i++)
         o.head.counts[i] = atomic_load(&lane.counts[i]);
     watch_counters(o.head.watching, false);
-    if (!o.failed)
-        memcpy(o.mem, &o.head, sizeof o.head);
-    PyObject *fds = o.failed ? NULL : PyList_New(0);
-    for (size_t i = 0; fds && i < o.count; i++) {
-        PyObject *fd = PyLong_FromLong(o.list[i]);
+    bool failed = o.bytes.failed || o.fds.failed;
+    if (!failed)
+        memcpy(o.bytes.mem, &o.head, sizeof o.head);
+    PyObject *fds = failed ? NULL : PyList_New(0);
+    for (size_t at = 0; fds && at < o.fds.used; at += sizeof(int)) {
+        int one;
+        memcpy(&one, o.fds.mem + at, sizeof one);
+        PyObject *fd = PyLong_FromLong(one);
         if (fd == NULL || PyList_Append(fds, fd) < 0)
             Py_CLEAR(fds);
         Py_XDECREF(fd);
     }
-    PyObject *both = fds ? Py_BuildValue("y#N", o.mem, (Py_ssize_t)o.used, fds) : NULL;
-    free(o.mem);
-    free(o.list);
+    PyObject *both = fds ? Py_BuildValue("y#N", o.bytes.mem, (Py_ssize_t)o.bytes.used, fds) : NULL;
+    free(o.bytes.mem);
+    free(o.fds.mem);
     return both || PyErr_Occurred() ? both : PyErr_NoMemory();
 }
 
