@@ -92,7 +92,7 @@ class FileHandlers(Filesystem):
         except BaseException:
             session.aborted()
             raise
-        return self._opened(node, fd, flags, session, readable)
+        return self._opened(node, fd, flags, session, readable, ctx.pid)
 
     def _open_in_lane(self, lane: Lane, node: Node, flags: int, ctx: Context) -> pyfuse3.FileInfo:
         """An open for reading by a thread that the lane does not know yet."""
@@ -107,13 +107,15 @@ class FileHandlers(Filesystem):
             raise
         return pyfuse3.FileInfo(fh=fh, keep_cache=self.settings.keep_cache)
 
-    def _opened(self, node: Node, fd: int, flags: int, session: Session, readable: bool) -> pyfuse3.FileInfo:
+    def _opened(
+        self, node: Node, fd: int, flags: int, session: Session, readable: bool, tid: int
+    ) -> pyfuse3.FileInfo:
         try:
             session.opened(node)
         except BaseException:
             os.close(fd)
             raise
-        handle = self.handles.add(node, fd, flags, session, readable=readable)
+        handle = self.handles.add(node, fd, flags, session, readable=readable, tid=tid)
         # A handle that may write too begins with an empty cache: its first READ is what tells of a look.
         keep = self.settings.keep_cache and not handle.writable
         return pyfuse3.FileInfo(fh=handle.fh, keep_cache=keep)
@@ -171,7 +173,7 @@ class FileHandlers(Filesystem):
         st = os.fstat(fd)
         node = self.nodes.enter(parent, name, st, fresh=True)
         try:
-            info = self._opened(node, fd, flags, session, readable=True)
+            info = self._opened(node, fd, flags, session, readable=True, tid=ctx.pid)
         except BaseException:
             self.nodes.settle(node)
             raise

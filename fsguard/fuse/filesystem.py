@@ -105,7 +105,7 @@ class Filesystem(pyfuse3.Operations):
                     self.backing.opened, self.backing.closing = watch.add, watch.forget
                 except OSError as error:
                     self.unwatched = error
-        self.handles = HandleTable()
+        self.handles = HandleTable(noting=self.settings.lane)
         self.identity = Identity()
         self.counts: dict[str, int] = defaultdict(int)
         self.under_way = 0  # requests whose handler may wait
@@ -210,7 +210,7 @@ class Filesystem(pyfuse3.Operations):
             os.close(fd)
             return
         session = self.observer.making(record.who, record.paths, node, flags, tid, record.time, record.wrote)
-        self.handles.adopt(record.fh, node, fd, flags, session)
+        self.handles.adopt(record.fh, node, fd, flags, session, tid)
 
     def revoke(self, node: Node) -> None:
         """What is decided next about the file has to know of all writes, and comes before further ones."""

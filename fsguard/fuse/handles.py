@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from errno import EBADF
 
+from ..lane import engine
 from ..observer import Session
 from .nodes import Node
 
@@ -50,9 +51,13 @@ class DirHandle:
 
 
 class HandleTable:
-    """Numbers are never used twice."""
+    """Numbers are never used twice.
 
-    def __init__(self) -> None:
+    `noting`: what is open is noted in the lane, where it outlives this process.
+    """
+
+    def __init__(self, noting: bool = False) -> None:
+        self._noting = noting
         self.files: dict[int, Handle] = {}
         self._dirs: dict[int, DirHandle] = {}
         self._next = 1
@@ -80,27 +85,31 @@ class HandleTable:
         self._next += 1
         return fh
 
-    def add(self, node: Node, fd: int, flags: int, session: Session, *, readable: bool) -> Handle:
+    def add(
+        self, node: Node, fd: int, flags: int, session: Session, *, readable: bool, tid: int = 0
+    ) -> Handle:
+        """`tid`: the thread that opens it, 0: not known."""
         handle = Handle(self._number(), node, fd, flags, session, readable)
+        self._enter(handle, tid)
+        return handle
+
+    def adopt(self, fh: int, node: Node, fd: int, flags: int, session: Session, tid: int = 0) -> Handle:
+        """A handle under the number that the lane has given it."""
+        handle = Handle(fh, node, fd, flags, session, readable=True, granted=True)
+        self._enter(handle, tid)
+        return handle
+
+    def _enter(self, handle: Handle, tid: int) -> None:
+        node = handle.node
+        if self._noting:  # without memory for that it lives as long as this process
+            engine.note_handle(handle.fh, node.id, handle.fd, handle.flags & 0xFFFFFFFF, handle.readable, tid)
         self.files[handle.fh] = handle
         node.handles[handle.fh] = handle
         node.backing.rely_on_handle(node)
-        return handle
-
-    def adopt(self, fh: int, node: Node, fd: int, flags: int, session: Session) -> Handle:
-        """A handle under the number that the lane has given it."""
-        handle = Handle(fh, node, fd, flags, session, readable=True, granted=True)
-        self.files[fh] = handle
-        node.handles[fh] = handle
-        node.backing.rely_on_handle(node)
-        return handle
 
     def restore(self, handle: Handle) -> None:
         """One that another program has given its number."""
-        node = handle.node
-        self.files[handle.fh] = handle
-        node.handles[handle.fh] = handle
-        node.backing.rely_on_handle(node)
+        self._enter(handle, 0)
         self._next = max(self._next, handle.fh + 1) if handle.fh < _OF_THE_LANE else self._next
 
     def add_directory(self, node: Node) -> DirHandle:
@@ -111,6 +120,8 @@ class HandleTable:
     def remove(self, handle: Handle) -> None:
         """Close the backing descriptor; an unlinked node stays reachable for whom still knows it."""
         node = handle.node
+        if self._noting:
+            engine.unnote_handle(handle.fh)
         del self.files[handle.fh]
         del node.handles[handle.fh]
         if node.fd == handle.fd:

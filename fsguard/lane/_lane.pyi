@@ -3,6 +3,8 @@
 A node that is "held" stays in the table until it is released as often.
 """
 
+from typing import TypedDict
+
 def start(
     *,
     root_fd: int,
@@ -121,5 +123,45 @@ def watch_let_go(child: int, /) -> None: ...
 def pause(seconds: float, /) -> bool: ...
 def dump() -> tuple[bytes, list[int]]: ...
 def load_state(state: bytes, /) -> None: ...
+def share(memfd: int, /) -> None:
+    """Before `start`: what is known shall lie in this memory (empty), which outlives the process.
+
+    The descriptor is used as long as the process lives. Raises OSError (EEXIST: it is not empty).
+    """
+
+class Left(TypedDict):
+    """What another process has left (`take_over`).
+
+    handles: Python's, as they were noted, and those that it had been handed and not noted yet: (number,
+    node, descriptor, flags, readable, thread, CLOCK_MONOTONIC ns of the last write by a grant or 0).
+    fds: every descriptor that is still in use. started: (unique, opcode, CLOCK_REALTIME ns, inode, size)
+    of the requests that may have been done without an answer; see `past`.
+    """
+
+    handles: list[tuple[int, int, int, int, bool, int, int]]
+    fds: list[int]
+    started: list[tuple[int, int, int, int, int]]
+
+def take_over(memfd: int, /) -> Left:
+    """After `start`, in the process that follows: go on with what the one before had in this memory.
+
+    That process must have ended, and its descriptors must be here under the same numbers (CLONE_FILES).
+    Actors, groups and threads keep their numbers, so new ones must be given others. What the kernel
+    believes is taken back once `serve` is called, and a lookup that finds nothing is Python's until
+    `misses_known`. ValueError: not such a memory, or damaged; nothing has changed then.
+    """
+
+def note_handle(fh: int, id: int, fd: int, flags: int, readable: bool, tid: int, /) -> bool:
+    """A handle of Python's, which is to survive this process; False: there is no memory for that.
+
+    Nothing happens if it is known already. It holds the node until `unnote_handle`.
+    """
+
+def unnote_handle(fh: int, /) -> None:
+    """Before its descriptor is closed."""
+
+def misses_known() -> None:
+    """`watch_miss` was told every name whose absence matters."""
+
 def load() -> dict[str, int]: ...
 def counts() -> dict[int, int]: ...

@@ -12,6 +12,8 @@
  *   records.c  what Python has to know of afterwards: who has opened, made, removed what
  *   watch.c    what others change behind the mount
  *   state.c    all of that as bytes, for the program that comes after this one
+ *   shared.c   the memory in which it lies, and which outlives this process
+ *   takeover.c going on with what another process has left there
  *
  * One mount a process, hence one lane. `lane.lock` guards the table, the handles and the records; it
  * is never held while something may block: system calls on the backing directory happen without it,
@@ -36,17 +38,49 @@
 
 enum { ROOT_ID = 1 };
 
+/* ---- shared.c: with the lock held, but for the first and the last ----
+ *
+ * What begins with `live` lies in slots there. What the next process needs of it has been written
+ * before `live` is; pointers, holds and whatever is only remembered, it makes anew. */
+
+enum slot_kind {
+    NODE_SLOT = 0x65646f6e, NAME_SLOT = 0x656d616e, HANDLE_SLOT = 0x646e6168, NOTED_SLOT = 0x65746f6e,
+    GRANT_SLOT = 0x6e617267, WATCH_SLOT = 0x63746177, PATH_SLOT = 0x68746170,
+};
+enum { SLOT_CLASSES = 8, MAX_CHUNKS = 1 << 16 };
+
+int shared_start(int fd); /* -1: this process's own memory, unless there is one; 0 or errno */
+int shared_descriptor(void); /* -1: nobody else's */
+void *slot_take(size_t size); /* zeros, not live; NULL: no memory */
+void slot_live(void *slot, enum slot_kind kind);
+void slot_free(void *slot);
+size_t slot_room(const void *slot);
+uint64_t slot_distance(const void *slot); /* 0: NULL */
+void *slot_at(uint64_t distance, enum slot_kind kind);
+bool slots_each(enum slot_kind kind, bool (*each)(void *with, void *slot), void *with);
+/* Another process's memory takes the place of what there is; then one of the two that follow. 0 or errno. */
+int shared_adopt(int fd);
+void shared_decline(void);
+void shared_accept(void);
+bool shared_check(bool (*whole)(enum slot_kind kind, const void *slot, size_t size));
+extern bool lane_forked; /* a child of who serves: the table is not its own */
+
 struct name { /* one name of one node: (parent, text) */
+    _Atomic uint32_t live;
+    uint32_t hash;
     struct node *parent, *child;
     struct name *next;  /* of the same child */
     struct name *chain; /* in the hash */
-    uint32_t hash, length;
+    uint64_t parent_id, child_id;
+    uint64_t number; /* the lower, the older */
+    uint32_t length;
     char text[];
 };
 
 struct node { /* one inode behind the mount */
-    uint64_t id, dev, ino;
+    _Atomic uint32_t live;
     uint32_t kind;        /* S_IFMT bits */
+    uint64_t id, dev, ino;
     uint32_t holds;       /* handles, Python objects, requests and records that use it */
     uint32_t noted;       /* of these: records */
     uint64_t lookups;     /* as the kernel counts them */
@@ -80,6 +114,8 @@ struct who {
 /* Further writes by a thread through one of Python's handles need no decision. Taken back by whatever
  * else concerns the node: an open, a look, another's write, a request that goes to Python. */
 struct grant {
+    _Atomic uint32_t live;
+    uint64_t node_id;
     uint64_t fh, epoch;
     int fd;
     uint32_t tid, under_way;
@@ -88,9 +124,11 @@ struct grant {
 };
 
 struct handle { /* open for reading, or a file that is made */
-    uint64_t fh;
+    _Atomic uint32_t live;
+    uint64_t fh, node_id;
     struct node *node;
     struct handle *chain;
+    uint64_t asked;       /* the request that it is the answer to, until that is written; 0: it is */
     int fd;
     atomic_bool has_read;
     unsigned look_number; /* of the look that the open was */
@@ -100,6 +138,74 @@ struct handle { /* open for reading, or a file that is made */
     uint32_t tid, flags;
     int64_t made_at;      /* CLOCK_REALTIME, ns */
 };
+
+struct noted { /* Python's handle: open through a descriptor that must not be lost */
+    _Atomic uint32_t live;
+    uint32_t tid, flags;
+    int fd;
+    uint64_t fh, node_id;
+    struct node *node;
+    struct noted *chain;
+    bool readable;
+};
+
+/* The key is as fanotify's events have it (watch.c). */
+struct watch {
+    _Atomic uint32_t live;
+    uint32_t hash;
+    struct watch *chain;
+    uint64_t id;
+    uint32_t size;
+    unsigned char key[];
+};
+
+struct path {
+    _Atomic uint32_t live;
+    uint32_t length;
+    bool claimed; /* by a record, when another process looks */
+    char text[];
+};
+
+enum { RECORDS = 8192, MAX_MISSES = 65536 };
+enum record_kind { LOOKED, MADE, OPENED, REMOVED, LINKED };
+struct record {
+    enum record_kind kind;
+    uint32_t actor;
+    int64_t time; /* CLOCK_REALTIME, ns */
+    struct node *node;
+    struct path *path; /* as it was then; NULL: those that the node has now */
+    uint64_t node_id, path_at; /* the same, for another process */
+    uint64_t fh;
+    bool wrote;
+};
+
+/* A request that may change something, from before it does until it was answered. */
+struct started {
+    _Atomic uint64_t unique; /* without the bit that says that it comes again; 0: none */
+    uint32_t opcode;
+    bool past;               /* another process has begun it */
+    int64_t began;           /* CLOCK_REALTIME, ns */
+    uint64_t ino, size;      /* of what it concerns, 0: nothing; how large the file was */
+};
+
+enum { DEVICES = 256, STARTED = 256, WATCH_COUNTERS = 5, PIDS = 8 };
+struct shared {
+    char magic[8];
+    uint32_t layout;
+    _Atomic uint32_t chunks;
+    uint64_t next_id, next_fh, next_name, own_epoch; /* moved before they are used: never used twice */
+    atomic_uint head, tail; /* of the records; head: next to write; only moved with the lock held */
+    int32_t watch_fd;
+    int32_t pid, pids[PIDS]; /* who serves, and who has served before */
+    atomic_ullong counts[64];   /* requests answered here, by opcode */
+    atomic_ullong forwarded, watching[WATCH_COUNTERS];
+    _Atomic uint32_t device_count;
+    uint64_t devices[DEVICES];
+    struct started started[STARTED];
+    struct record records[RECORDS];
+    uint8_t class_of[MAX_CHUNKS];
+};
+extern struct shared *shared;
 
 struct lane {
     pthread_mutex_t lock;
@@ -118,8 +224,6 @@ struct lane {
     atomic_ullong names_epoch;  /* moves when a change of names, on disk and in the table, is complete */
     atomic_uint names_changing; /* so many are under way */
     atomic_bool making;         /* what is made here is nobody's business but its maker's */
-    atomic_ullong counts[64];   /* requests answered here, by opcode */
-    atomic_ullong forwarded;
 };
 extern struct lane lane;
 
@@ -132,6 +236,10 @@ int64_t monotonic_ns(void);
 bool table_start(const struct stat *root);
 struct node *table_get(uint64_t id);
 struct node *table_find(uint64_t dev, uint64_t ino);
+/* For takeover.c: the table is empty, and gets these one by one. */
+void table_clear(void);
+bool table_link(struct node *node); /* false: there is one of that id */
+bool name_link(struct name *name);  /* false: it leads from or to nothing that there is */
 struct node *table_root(void);
 uint64_t table_size(void);
 void table_each(void (*each)(void *, struct node *), void *with);
@@ -194,6 +302,14 @@ struct handle *handle_get(uint64_t fh);
 void handle_each(void (*each)(void *, const struct handle *), void *with);
 uint64_t handle_count(void); /* without those that Python counts */
 void handle_pythons(struct handle *handle);
+void handle_link(struct handle *handle); /* for takeover.c: one that is there already */
+void handle_answered(uint64_t fh);       /* the kernel has it */
+struct handle *handle_find(uint64_t fh); /* with the lock */
+struct handle *handle_asked(uint64_t unique); /* what the request has led to, unanswered; with the lock */
+struct noted *noted_find(uint64_t fh); /* with the lock, like the next */
+bool note_handle(const struct noted *what); /* with the lock */
+void note_link(struct noted *noted);
+void unnote_handle(uint64_t fh);
 uint64_t handle_next(void);
 void handle_restore_next(uint64_t fh);
 void attr_fill(struct wire_attr *attr, const struct stat *st);
@@ -233,7 +349,9 @@ void names_change_ends(void);
 /* With the lock, which may be given up for a moment: a write may be under way. */
 void grant_revoke(struct node *node);
 extern uint64_t grant_epoch; /* grants of an earlier one do not count */
-extern uint64_t own_epoch;   /* nor does whose own a file was */
+/* The node's grant, made if need be; NULL: no memory. */
+struct grant *grant_of(struct node *node);
+void grant_set(struct grant *grant, uint64_t fh, int fd, uint32_t tid, bool append, int64_t for_ns);
 
 /* ---- threads.c ---- */
 
@@ -262,18 +380,6 @@ int queue_receive(struct buf *buf); /* for fuse_session_receive_buf */
 
 /* ---- records.c; the lock is held by the caller ---- */
 
-enum { RECORDS = 8192, MAX_MISSES = 65536 };
-enum record_kind { LOOKED, MADE, OPENED, REMOVED, LINKED };
-struct record {
-    enum record_kind kind;
-    uint32_t actor;
-    int64_t time; /* CLOCK_REALTIME, ns */
-    struct node *node;
-    char *path; /* as it was then; NULL: those that the node has now */
-    size_t length;
-    uint64_t fh;
-    bool wrote;
-};
 /* Room for one record, which comes (record_push) or does not (record_cancel). */
 bool record_reserve(void);
 void record_cancel(void);
@@ -286,7 +392,10 @@ bool record_take(struct record *record);
 bool record_is_pending(unsigned number);
 unsigned records_pending(void);
 unsigned news_pending(void); /* records, and changes from behind */
-/* Names whose absence somebody may look at. */
+void records_link(void); /* for takeover.c */
+void started_past(void); /* what is there, another process has begun */
+/* Names whose absence somebody may look at. Until they are known, it is all. */
+void misses_known(bool known);
 void miss_watch(uint64_t parent, const char *text, size_t length);
 bool miss_watched(uint64_t parent, const char *text, size_t length);
 /* The set itself: their hashes, NULL if it holds everything; and one of them again (0: everything). */
@@ -328,13 +437,14 @@ void watch_let_go(int child);
 /* What was written down: the descriptor of the marks (-1: none), an event's name of a directory, counters. */
 int watch_descriptor(void);
 bool watch_adopt(int fd);
+void watch_link(struct watch *watch, struct node *node); /* for takeover.c; node NULL: nobody's any more */
+void watch_lost(void); /* changes were heard of by who is dead, and told to nobody */
 const unsigned char *watch_key(const struct node *node, uint32_t *size);
 bool watch_restore(struct node *node, const unsigned char *key, uint32_t size);
 /* What the kernel has not been told, or not for the last time. */
 void tells_each(void (*each)(void *, uint32_t what, uint64_t parent, uint64_t child, const char *name, size_t length),
                 void *with);
 void tell_restore(uint32_t what, uint64_t parent, uint64_t child, const char *name, size_t length);
-enum { WATCH_COUNTERS = 5 };
 void watch_counters(uint64_t counters[WATCH_COUNTERS], bool restore);
 /* Without the lock, the node held by the caller; whether changes in the directory are heard of from now on. */
 bool watch_dir(struct node *node, int fd);

@@ -143,8 +143,6 @@ enum verdict do_mkdir(struct wire_in *in, struct node *parent, char *body, size_
 
 /* ---- files ---- */
 
-uint64_t own_epoch = 1;
-
 static int64_t realtime_ns(void)
 {
     struct timespec t;
@@ -199,11 +197,12 @@ enum verdict do_create(struct wire_in *in, struct node *parent, char *body, size
         h = node ? handle_add(node, fd, who) : NULL;
         if (h) {
             h->tid = in->pid, h->flags = make.flags, h->made_at = realtime_ns();
+            h->asked = in->unique & ~AGAIN;
             node->making = h;
-            node->grant = malloc(sizeof *node->grant); /* without one, Python takes over at the first write */
-            if (node->grant)
-                *node->grant = (struct grant){.fh = h->fh, .epoch = grant_epoch, .fd = fd, .tid = in->pid,
-                                              .append = make.flags & O_APPEND, .until = monotonic_ns() + GRANTED_NS};
+            struct grant *g = grant_of(node); /* without one, Python takes over at the first write */
+            if (g)
+                grant_set(g, h->fh, fd, in->pid, make.flags & O_APPEND, GRANTED_NS);
+            slot_live(h, HANDLE_SLOT);
             if (!atomic_load(&lane.making))
                 grant_revoke(node);
             out.open.fh = h->fh;
@@ -225,6 +224,8 @@ enum verdict do_create(struct wire_in *in, struct node *parent, char *body, size
     } else if (!reply(in, &out, sizeof out)) {
         take_back(out.entry.nodeid);
         handle_close(out.open.fh, false);
+    } else {
+        handle_answered(out.open.fh);
     }
     return DONE;
 }
@@ -239,7 +240,7 @@ void making_done(struct handle *h)
     if (node->grant)
         node->grant->over = true;
     if (node->names && record_path(&record, node->names->parent, node->names->text, node->names->length)) {
-        node->own = h->who.group, node->own_epoch = own_epoch;
+        node->own = h->who.group, node->own_epoch = shared->own_epoch;
         record_push(record);
     } else {
         record_cancel(); /* it went behind the mount, nobody saw it */
@@ -289,7 +290,7 @@ static struct node *own_child(struct node *parent, const char *text, size_t leng
 {
     struct name *name = name_find(parent, text, length);
     struct node *node = name ? name->child : NULL;
-    if (!node || !who.group || node->own != who.group || node->own_epoch != own_epoch || node->kind != S_IFREG
+    if (!node || !who.group || node->own != who.group || node->own_epoch != shared->own_epoch || node->kind != S_IFREG
         || node->holds != node->noted || node->making || !atomic_load(&lane.making) || !record_reserve())
         return NULL;
     node_hold(node);
@@ -354,7 +355,7 @@ enum verdict do_unlink(struct wire_in *in, struct node *parent, char *body, size
     bool plain = dir >= 0 && fstatat(dir, body, &st, AT_SYMLINK_NOFOLLOW) == 0 && node_is(node, &st)
                  && st.st_nlink == names;
     lock();
-    plain = plain && node->own == who.group && node->own_epoch == own_epoch && atomic_load(&lane.making)
+    plain = plain && node->own == who.group && node->own_epoch == shared->own_epoch && atomic_load(&lane.making)
             && record_path(&record, parent, body, length);
     unlock();
     if (!plain) { /* something happened behind the mount, or to the file: an open asks for no lock that we have */
@@ -367,7 +368,7 @@ enum verdict do_unlink(struct wire_in *in, struct node *parent, char *body, size
     lock();
     if (error) {
         record_cancel();
-        free(record.path);
+        slot_free(record.path);
     } else {
         record_push(record);
     }
@@ -420,7 +421,7 @@ enum verdict do_link(struct wire_in *in, struct node *parent, char *body, size_t
     struct record record = {.kind = LINKED, .actor = who.actor};
     lock();
     struct node *node = table_get(link.oldnodeid);
-    if (!node || !who.group || node->own != who.group || node->own_epoch != own_epoch || node->kind != S_IFREG
+    if (!node || !who.group || node->own != who.group || node->own_epoch != shared->own_epoch || node->kind != S_IFREG
         || node->making || !node->names || !atomic_load(&lane.making) || !record_reserve())
         node = NULL;
     if (node)
@@ -433,7 +434,9 @@ enum verdict do_link(struct wire_in *in, struct node *parent, char *body, size_t
     bool told = record_path(&record, parent, name, length);
     unlock();
     if (fd < 0 || !told) {
-        free(record.path);
+        lock();
+        slot_free(record.path);
+        unlock();
         if (fd >= 0)
             close(fd);
         if (dir >= 0)
@@ -451,7 +454,7 @@ enum verdict do_link(struct wire_in *in, struct node *parent, char *body, size_t
         error = -ENOMEM;
     if (error) {
         record_cancel();
-        free(record.path);
+        slot_free(record.path);
     } else {
         parent->mutations++;
         node->lookups++;

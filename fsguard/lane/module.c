@@ -14,6 +14,10 @@
 
 PyObject *py_dump(PyObject *self, PyObject *none); /* state.c */
 PyObject *py_load_state(PyObject *self, PyObject *arg);
+PyObject *py_share(PyObject *self, PyObject *arg); /* takeover.c */
+PyObject *py_take_over(PyObject *self, PyObject *arg);
+PyObject *py_note_handle(PyObject *self, PyObject *args);
+PyObject *py_unnote_handle(PyObject *self, PyObject *arg);
 
 static PyObject *os_error(int error)
 {
@@ -38,6 +42,9 @@ static PyObject *py_start(PyObject *self, PyObject *args, PyObject *kwargs)
         return os_error(errno);
     lane.entry_ns = entry_ns, lane.attr_ns = attr_ns, lane.watched_ns = watched_ns;
     lane.root_dev = st.st_dev;
+    int error = shared_start(-1);
+    if (error)
+        return os_error(error);
     if (!table_start(&st) || !queue_start())
         return PyErr_NoMemory();
     making_start();
@@ -215,17 +222,18 @@ static PyObject *py_take_records(PyObject *self, PyObject *none)
         lock();
         bool there = record_take(&record);
         if (there && record.path)
-            gather_path(&g, record.path, record.length);
+            gather_path(&g, record.path->text, record.path->length);
         else if (there && record.node)
             node_paths(record.node, gather_path, &g);
         if (there && record.node) {
             id = record.node->id;
             node_release(record.node);
         }
+        if (there)
+            slot_free(record.path);
         unlock();
         if (!there)
             break;
-        free(record.path);
         PyObject *paths = paths_of(&g);
         PyObject *item = paths ? Py_BuildValue("sINdKKO", kinds[record.kind], record.actor, paths, (double)record.time / 1e9,
                                                (unsigned long long)id, (unsigned long long)record.fh,
@@ -272,7 +280,7 @@ static PyObject *py_disown_all(PyObject *self, PyObject *none)
 {
     (void)self, (void)none;
     lock();
-    own_epoch++;
+    shared->own_epoch++;
     unlock();
     Py_RETURN_NONE;
 }
@@ -324,6 +332,15 @@ static PyObject *py_watch_miss(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+static PyObject *py_misses_known(PyObject *self, PyObject *none)
+{
+    (void)self, (void)none;
+    lock();
+    misses_known(true);
+    unlock();
+    Py_RETURN_NONE;
+}
+
 /* ---- nodes ---- */
 
 static PyObject *py_hold(PyObject *self, PyObject *arg)
@@ -347,6 +364,8 @@ static PyObject *py_release(PyObject *self, PyObject *arg)
 {
     (void)self;
     ID_ONLY(arg, id)
+    if (lane_forked) /* garbage that is collected in a child */
+        Py_RETURN_NONE;
     lock();
     struct node *node = table_get(id);
     if (node && node->holds)
@@ -664,6 +683,8 @@ static PyObject *py_add_handle(PyObject *self, PyObject *args)
     struct node *node = table_get(id);
     struct handle *h = node ? handle_add(node, fd, who) : NULL;
     uint64_t fh = h ? h->fh : 0;
+    if (h)
+        slot_live(h, HANDLE_SLOT);
     unlock();
     if (h == NULL)
         return os_error(node ? ENOMEM : ESTALE);
@@ -683,13 +704,9 @@ static PyObject *py_grant(PyObject *self, PyObject *args)
     struct node *node = table_get(id);
     if (node)
         grant_revoke(node);
-    struct grant *g = node ? node->grant : NULL;
-    if (node && g == NULL)
-        g = node->grant = malloc(sizeof *g);
-    if (g) {
-        int64_t until = monotonic_ns() + (int64_t)(seconds * 1e9);
-        *g = (struct grant){.fh = fh, .epoch = grant_epoch, .fd = fd, .tid = tid, .append = append, .until = until};
-    }
+    struct grant *g = node ? grant_of(node) : NULL;
+    if (g)
+        grant_set(g, fh, fd, tid, append, (int64_t)(seconds * 1e9));
     unlock();
     Py_RETURN_NONE;
 }
@@ -705,7 +722,7 @@ static PyObject *py_revoke(PyObject *self, PyObject *arg)
         grant_revoke(node);
     if (node && node->grant) {
         last = node->grant->last;
-        free(node->grant);
+        slot_free(node->grant);
         node->grant = NULL;
     }
     unlock();
@@ -785,7 +802,7 @@ static PyObject *py_load(PyObject *self, PyObject *none)
     unsigned long long nodes = table_size(), open = handle_count();
     unlock();
     return Py_BuildValue("{sKsKsKsIsI}", "nodes", nodes, "handles", open, "forwarded",
-                         (unsigned long long)atomic_load(&lane.forwarded), "pending", records_pending(), "queued",
+                         (unsigned long long)atomic_load(&shared->forwarded), "pending", records_pending(), "queued",
                          queue_length());
 }
 
@@ -794,7 +811,7 @@ static PyObject *py_counts(PyObject *self, PyObject *none)
     (void)self, (void)none;
     PyObject *dict = PyDict_New();
     for (unsigned i = 0; i < 64 && dict; i++) {
-        unsigned long long count = atomic_load(&lane.counts[i]);
+        unsigned long long count = atomic_load(&shared->counts[i]);
         PyObject *key = count ? PyLong_FromUnsignedLong(i) : NULL, *value = count ? PyLong_FromUnsignedLongLong(count) : NULL;
         if (count && (!key || !value || PyDict_SetItem(dict, key, value) < 0))
             Py_CLEAR(dict);
@@ -940,6 +957,11 @@ static PyMethodDef methods[] = {
     {"pause", py_pause, METH_O, "(seconds): end the threads; False: they have not ended by then. `serve` goes on."},
     {"dump", py_dump, METH_NOARGS, "(all that is known here, [descriptors that belong to it])."},
     {"load_state", py_load_state, METH_O, "Go on with what `dump` said, after `start`. ValueError: that can't be."},
+    {"share", py_share, METH_O, "(memfd, empty): before `start`, let what is known lie there."},
+    {"take_over", py_take_over, METH_O, "(memfd): after `start`, go on with what another process has left there."},
+    {"note_handle", py_note_handle, METH_VARARGS, "(fh, id, fd, flags, readable, tid): Python's handle; False: no memory."},
+    {"unnote_handle", py_unnote_handle, METH_O, "(fh): it is about to be closed."},
+    {"misses_known", py_misses_known, METH_NOARGS, "After `take_over`: `watch_miss` was told all of them."},
     {"eventfd", py_eventfd, METH_NOARGS, "Readable while there are requests for Python, or records to take."},
     {"wait", py_wait, METH_NOARGS, "Wait some microseconds for a request; whether there is one."},
     {"hooks", py_hooks, METH_NOARGS, "What `_request` needs to take requests from the queue."},

@@ -97,7 +97,7 @@ void queue_push(void *mem, size_t size)
     atomic_fetch_add(&queued, 1);
     raise_event();
     pthread_mutex_unlock(&queue_lock);
-    atomic_fetch_add_explicit(&lane.forwarded, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&shared->forwarded, 1, memory_order_relaxed);
 }
 
 unsigned queue_length(void) { return atomic_load(&queued); }

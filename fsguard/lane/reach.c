@@ -66,9 +66,11 @@ void dir_forget(struct node *node)
         return;
     if (node->kind == S_IFDIR && !node->pinned)
         list_remove(node);
-    close(node->fd);
+    int fd = node->fd;
+    node->pinned = false; /* first: the next process takes such a descriptor for open */
+    atomic_signal_fence(memory_order_seq_cst);
     node->fd = -1;
-    node->pinned = false;
+    close(fd);
 }
 
 static void evict(void)
@@ -335,7 +337,9 @@ static bool pin_open(struct node *node)
         snprintf(path, sizeof path, "/proc/self/fd/%d", opened.fd);
         int fd = opened.fd < 0 ? -1 : open(path, O_PATH | O_CLOEXEC);
         if (fd >= 0)
-            node->fd = fd, node->pinned = true;
+            node->fd = fd;
+        atomic_signal_fence(memory_order_seq_cst);
+        node->pinned = fd >= 0;
     }
     bool pinned = node->pinned;
     unlock();
@@ -431,6 +435,7 @@ int node_pin(struct node *node)
         close(fd);
     } else {
         node->fd = fd;
+        atomic_signal_fence(memory_order_seq_cst);
         node->pinned = true;
     }
     unlock();
@@ -442,6 +447,7 @@ void node_unpin(struct node *node)
     if (!node->pinned)
         return;
     node->pinned = false;
+    atomic_signal_fence(memory_order_seq_cst);
     if (node->kind == S_IFDIR) {
         list_insert(node);
         evict();

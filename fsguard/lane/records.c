@@ -7,17 +7,15 @@
 #include <string.h>
 #include <time.h>
 
-static struct record records[RECORDS];
-static atomic_uint head, tail; /* head: next to write; both only moved with the table's lock held */
 static unsigned reserved;
 
-unsigned records_pending(void) { return atomic_load(&head) - atomic_load(&tail); }
+unsigned records_pending(void) { return atomic_load(&shared->head) - atomic_load(&shared->tail); }
 
 unsigned news_pending(void) { return records_pending() + changes_pending(); }
 
 bool record_is_pending(unsigned number)
 {
-    return number - atomic_load(&tail) < atomic_load(&head) - atomic_load(&tail);
+    return number - atomic_load(&shared->tail) < records_pending();
 }
 
 bool record_reserve(void)
@@ -33,7 +31,7 @@ void record_cancel(void) { reserved--; }
 static void push(struct record record)
 {
     struct timespec t;
-    unsigned number = atomic_load(&head);
+    unsigned number = atomic_load(&shared->head);
     if (record.time == 0) {
         clock_gettime(CLOCK_REALTIME, &t);
         record.time = t.tv_sec * 1000000000LL + t.tv_nsec;
@@ -41,9 +39,11 @@ static void push(struct record record)
     if (record.node) {
         node_hold(record.node);
         record.node->noted++;
+        record.node_id = record.node->id;
     }
-    records[number % RECORDS] = record;
-    atomic_store(&head, number + 1);
+    record.path_at = slot_distance(record.path);
+    shared->records[number % RECORDS] = record;
+    atomic_store(&shared->head, number + 1);
     if (records_pending() == RECORDS / 2) /* nothing else may come for a while: let Python have a look */
         queue_wake();
 }
@@ -63,7 +63,7 @@ bool look_add(struct node *node, struct who who)
         return true;
     if (records_pending() + reserved >= RECORDS)
         return false;
-    node->look_actor = who.actor, node->look_number = atomic_load(&head);
+    node->look_actor = who.actor, node->look_number = atomic_load(&shared->head);
     push((struct record){.kind = LOOKED, .actor = who.actor, .node = node});
     return true;
 }
@@ -73,10 +73,10 @@ bool record_take(struct record *record)
 {
     if (records_pending() == 0)
         return false;
-    *record = records[atomic_load(&tail) % RECORDS];
+    *record = shared->records[atomic_load(&shared->tail) % RECORDS];
     if (record->node)
         record->node->noted--;
-    atomic_fetch_add(&tail, 1);
+    atomic_fetch_add(&shared->tail, 1);
     return true;
 }
 
@@ -93,14 +93,36 @@ static void join(void *with, const char *path, size_t size)
     if (r->path)
         return; /* a directory has one name */
     size_t above = size ? size + 1 : 0;
-    r->path = malloc(above + spot->length);
-    if (r->path == NULL)
+    struct path *p = slot_take(sizeof *p + above + spot->length);
+    if (p == NULL)
         return;
-    r->length = above + spot->length;
-    memcpy(r->path, path, size);
+    p->length = (uint32_t)(above + spot->length);
+    memcpy(p->text, path, size);
     if (size)
-        r->path[size] = '/';
-    memcpy(r->path + above, spot->text, spot->length);
+        p->text[size] = '/';
+    memcpy(p->text + above, spot->text, spot->length);
+    slot_live(p, PATH_SLOT);
+    r->path = p;
+}
+
+void records_link(void)
+{
+    unsigned end = atomic_load(&shared->head), to = atomic_load(&shared->tail);
+    reserved = 0;
+    for (unsigned from = to; from != end; from++) {
+        struct record r = shared->records[from % RECORDS];
+        r.node = r.node_id ? table_get(r.node_id) : NULL;
+        r.path = slot_at(r.path_at, PATH_SLOT);
+        if (r.path && r.path->claimed)
+            r.path = NULL;
+        if (r.path)
+            r.path->claimed = true;
+        if (r.node == NULL && (r.kind != REMOVED || r.path == NULL))
+            r = (struct record){.kind = LOOKED, .time = r.time}; /* of nobody, about nothing: it keeps its number */
+        if (r.node)
+            node_hold(r.node), r.node->noted++;
+        shared->records[from % RECORDS] = r;
+    }
 }
 
 bool record_path(struct record *record, struct node *parent, const char *text, size_t length)
@@ -114,7 +136,7 @@ bool record_path(struct record *record, struct node *parent, const char *text, s
 
 static uint64_t *misses;
 static unsigned miss_count;
-static bool all_misses;
+static bool all_misses, unknown_misses;
 
 static uint64_t miss_hash(uint64_t parent, const char *text, size_t length)
 {
@@ -151,9 +173,11 @@ void miss_watch(uint64_t parent, const char *text, size_t length)
     miss_restore(miss_hash(parent, text, length));
 }
 
+void misses_known(bool known) { unknown_misses = !known; }
+
 bool miss_watched(uint64_t parent, const char *text, size_t length)
 {
-    if (all_misses)
+    if (all_misses || unknown_misses)
         return true;
     if (misses == NULL)
         return false;

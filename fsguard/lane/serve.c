@@ -113,11 +113,12 @@ void entry_fill(struct wire_entry *e, const struct node *parent, const struct no
 
 static void reply_attr(const struct wire_in *in, const struct node *node, const struct stat *st)
 {
+    struct wire_attr_out out = {0};
     lock();
     uint64_t life = attr_life(node, st);
-    unlock();
-    struct wire_attr_out out = {.attr_valid = life / 1000000000, .attr_valid_nsec = (uint32_t)(life % 1000000000)};
     attr_fill(&out.attr, st);
+    unlock();
+    out.attr_valid = life / 1000000000, out.attr_valid_nsec = (uint32_t)(life % 1000000000);
     reply(in, &out, sizeof out);
 }
 
@@ -125,19 +126,25 @@ static void reply_attr(const struct wire_in *in, const struct node *node, const 
 
 enum { HANDLE_BUCKETS = 4096 };
 static struct handle *handles[HANDLE_BUCKETS];
-static uint64_t next_fh = LANE_FH, handle_total;
+static uint64_t handle_total;
+static struct noted *noted[HANDLE_BUCKETS];
+
+void handle_link(struct handle *h)
+{
+    node_hold(h->node);
+    h->chain = handles[h->fh % HANDLE_BUCKETS];
+    handles[h->fh % HANDLE_BUCKETS] = h;
+    handle_total += !h->pythons;
+}
 
 struct handle *handle_add(struct node *node, int fd, struct who who)
 {
-    struct handle *h = calloc(1, sizeof *h);
+    struct handle *h = slot_take(sizeof *h);
     if (h == NULL)
         return NULL;
-    h->fh = next_fh++;
-    h->node = node, h->fd = fd, h->who = who, h->look_number = node->look_number;
-    node_hold(node);
-    h->chain = handles[h->fh % HANDLE_BUCKETS];
-    handles[h->fh % HANDLE_BUCKETS] = h;
-    handle_total++;
+    h->fh = shared->next_fh++;
+    h->node = node, h->node_id = node->id, h->fd = fd, h->who = who, h->look_number = node->look_number;
+    handle_link(h);
     return h;
 }
 
@@ -148,9 +155,9 @@ void handle_each(void (*each)(void *, const struct handle *), void *with)
             each(with, h);
 }
 
-uint64_t handle_next(void) { return next_fh; }
+uint64_t handle_next(void) { return shared->next_fh; }
 
-void handle_restore_next(uint64_t fh) { next_fh = fh; }
+void handle_restore_next(uint64_t fh) { shared->next_fh = fh; }
 
 uint64_t handle_count(void) { return handle_total; }
 
@@ -160,13 +167,37 @@ void handle_pythons(struct handle *h)
     handle_total--;
 }
 
+struct handle *handle_find(uint64_t fh)
+{
+    struct handle *h = handles[fh % HANDLE_BUCKETS];
+    while (h && h->fh != fh)
+        h = h->chain;
+    return h;
+}
+
+struct handle *handle_asked(uint64_t unique)
+{
+    for (unsigned i = 0; i < HANDLE_BUCKETS; i++)
+        for (struct handle *h = handles[i]; h; h = h->chain)
+            if (h->asked == unique)
+                return h;
+    return NULL;
+}
+
+void handle_answered(uint64_t fh)
+{
+    lock();
+    struct handle *h = handle_find(fh);
+    if (h) /* else it has been closed again by now */
+        h->asked = 0;
+    unlock();
+}
+
 /* Good without the lock until its RELEASE, which the kernel sends when nothing else is under way. */
 struct handle *handle_get(uint64_t fh)
 {
     lock();
-    struct handle *h = handles[fh % HANDLE_BUCKETS];
-    while (h && h->fh != fh)
-        h = h->chain;
+    struct handle *h = handle_find(fh);
     unlock();
     return h;
 }
@@ -182,25 +213,99 @@ bool handle_close(uint64_t fh, bool by_python)
         unlock();
         return false;
     }
+    int fd = h && !h->pythons ? h->fd : -1;
     if (h) {
         *at = h->chain;
         handle_total -= !h->pythons;
         if (h->node->making == h)
             making_done(h);
-        node_release(h->node);
+        struct node *node = h->node;
+        slot_free(h);
+        node_release(node);
     }
     unlock();
-    if (h == NULL)
-        return true;
-    if (h->fd >= 0 && !h->pythons)
-        close(h->fd);
-    free(h);
+    if (fd >= 0)
+        close(fd);
     return true;
+}
+
+void note_link(struct noted *n)
+{
+    node_hold(n->node);
+    n->chain = noted[n->fh % HANDLE_BUCKETS];
+    noted[n->fh % HANDLE_BUCKETS] = n;
+}
+
+static struct noted **noted_at(uint64_t fh)
+{
+    struct noted **at = &noted[fh % HANDLE_BUCKETS];
+    while (*at && (*at)->fh != fh)
+        at = &(*at)->chain;
+    return at;
+}
+
+struct noted *noted_find(uint64_t fh) { return *noted_at(fh); }
+
+bool note_handle(const struct noted *what)
+{
+    struct noted *n = *noted_at(what->fh);
+    if (n) /* it was handed on to this process */
+        return true;
+    n = slot_take(sizeof *n);
+    if (n == NULL)
+        return false;
+    *n = *what;
+    note_link(n);
+    slot_live(n, NOTED_SLOT);
+    return true;
+}
+
+void unnote_handle(uint64_t fh)
+{
+    lock();
+    struct noted **at = noted_at(fh), *n = *at;
+    struct handle *h = handle_find(fh);
+    if (h && h->pythons)
+        h->fd = -1; /* Python closes it next */
+    if (n) {
+        *at = n->chain;
+        struct node *node = n->node;
+        slot_free(n);
+        node_release(node);
+    }
+    unlock();
+}
+
+/* ---- requests under way ---- */
+
+void started_past(void)
+{
+    for (unsigned i = 0; i < STARTED; i++)
+        if (atomic_load(&shared->started[i].unique))
+            shared->started[i].past = true;
 }
 
 /* ---- grants ---- */
 
 uint64_t grant_epoch = 1;
+
+struct grant *grant_of(struct node *node)
+{
+    struct grant *g = node->grant;
+    if (g == NULL && (g = slot_take(sizeof *g)) != NULL) {
+        g->node_id = node->id;
+        node->grant = g;
+        slot_live(g, GRANT_SLOT);
+    }
+    return g;
+}
+
+void grant_set(struct grant *g, uint64_t fh, int fd, uint32_t tid, bool append, int64_t for_ns)
+{
+    g->last = 0;
+    g->fh = fh, g->epoch = grant_epoch, g->fd = fd, g->tid = tid, g->append = append, g->under_way = 0;
+    g->until = monotonic_ns() + for_ns, g->over = false;
+}
 
 void grant_revoke(struct node *node)
 {
@@ -471,14 +576,20 @@ static enum verdict do_open(struct wire_in *in, struct node *node, char *body, s
     lock();
     looked_at(node, who);
     struct handle *h = look_add(node, who) ? handle_add(node, fd, who) : NULL;
+    if (h) {
+        h->asked = in->unique & ~AGAIN;
+        slot_live(h, HANDLE_SLOT);
+    }
     unlock();
     if (h == NULL) {
         close(fd);
         return FORWARD;
     }
     struct wire_open_out out = {.fh = h->fh, .open_flags = lane.open_flags};
-    if (!reply(in, &out, sizeof out))
-        handle_close(h->fh, false);
+    if (reply(in, &out, sizeof out))
+        handle_answered(out.fh);
+    else
+        handle_close(out.fh, false);
     return DONE;
 }
 
@@ -822,7 +933,7 @@ static bool handle_request(char *mem, size_t size)
         if (verdict == FORWARD)
             return true;
     }
-    atomic_fetch_add_explicit(&lane.counts[in.opcode & 63], 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&shared->counts[in.opcode & 63], 1, memory_order_relaxed);
     return false;
 }
 

@@ -130,9 +130,9 @@ PyObject *py_dump(PyObject *self, PyObject *none)
     unlock();
     o.head.watch_fd = watch_descriptor();
     put_fd(&o, o.head.watch_fd);
-    o.head.forwarded = atomic_load(&lane.forwarded);
+    o.head.forwarded = atomic_load(&shared->forwarded);
     for (unsigned i = 0; i < 64; i++)
-        o.head.counts[i] = atomic_load(&lane.counts[i]);
+        o.head.counts[i] = atomic_load(&shared->counts[i]);
     watch_counters(o.head.watching, false);
     bool failed = o.bytes.failed || o.fds.failed;
     if (!failed)
@@ -237,6 +237,7 @@ static bool load_handles(struct in *in, const struct head *head)
         atomic_store(&h->has_read, x.has_read);
         if (x.pythons)
             handle_pythons(h);
+        slot_live(h, HANDLE_SLOT);
     }
     handle_restore_next(head->next_fh);
     return true;
@@ -296,9 +297,9 @@ PyObject *py_load_state(PyObject *self, PyObject *arg)
         PyErr_SetString(PyExc_ValueError, "the lane's state is damaged");
         return NULL;
     }
-    atomic_store(&lane.forwarded, head.forwarded);
+    atomic_store(&shared->forwarded, head.forwarded);
     for (unsigned i = 0; i < 64; i++)
-        atomic_store(&lane.counts[i], head.counts[i]);
+        atomic_store(&shared->counts[i], head.counts[i]);
     watch_counters(head.watching, true);
     Py_RETURN_NONE;
 }

@@ -14,13 +14,8 @@ static struct node **by_id, **by_key;
 static struct name **by_name;
 static uint64_t nodes, keyed, names;
 static uint64_t id_buckets, key_buckets, name_buckets; /* powers of two */
-static uint64_t next_id = ROOT_ID;
 static uint64_t seed;
 static struct node *root;
-
-enum { DEVICES = 256 };
-static uint64_t devices[DEVICES];
-static unsigned device_count;
 
 static uint64_t mix(uint64_t x)
 {
@@ -102,24 +97,36 @@ static void unkey(struct node *node)
     keyed--;
 }
 
-static struct node *make(const struct stat *st)
+static void link_id(struct node *n)
 {
-    struct node *n = calloc(1, sizeof *n);
-    if (n == NULL)
-        return NULL;
     if (nodes >= id_buckets)
         grow_ids();
-    if (keyed >= key_buckets)
-        grow_keys();
-    n->id = next_id++;
-    n->dev = st->st_dev, n->ino = st->st_ino, n->kind = st->st_mode & S_IFMT;
-    n->fd = n->open_fd = -1;
     struct node **bucket = &by_id[n->id & (id_buckets - 1)];
     n->id_chain = *bucket, *bucket = n;
-    bucket = &by_key[key_hash(n->dev, n->ino) & (key_buckets - 1)];
+    nodes++;
+}
+
+static void link_key(struct node *n)
+{
+    if (keyed >= key_buckets)
+        grow_keys();
+    struct node **bucket = &by_key[key_hash(n->dev, n->ino) & (key_buckets - 1)];
     n->key_chain = *bucket, *bucket = n;
+    keyed++;
+}
+
+static struct node *make(const struct stat *st)
+{
+    struct node *n = slot_take(sizeof *n);
+    if (n == NULL)
+        return NULL;
+    n->id = shared->next_id++;
+    n->dev = st->st_dev, n->ino = st->st_ino, n->kind = st->st_mode & S_IFMT;
+    n->fd = n->open_fd = -1;
     n->keyed = true;
-    nodes++, keyed++;
+    link_id(n);
+    link_key(n);
+    slot_live(n, NODE_SLOT);
     return n;
 }
 
@@ -131,7 +138,7 @@ bool table_start(const struct stat *st)
     by_name = calloc(name_buckets, sizeof *by_name);
     if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != sizeof seed)
         seed = (uint64_t)monotonic_ns();
-    devices[0] = st->st_dev, device_count = 1;
+    shared->devices[0] = st->st_dev, shared->device_count = 1;
     if (!by_id || !by_key || !by_name)
         return false;
     root = make(st);
@@ -140,25 +147,51 @@ bool table_start(const struct stat *st)
 
 struct node *table_root(void) { return root; }
 uint64_t table_size(void) { return nodes; }
-uint64_t table_next_id(void) { return next_id; }
+uint64_t table_next_id(void) { return shared->next_id; }
+
+void table_clear(void)
+{
+    memset(by_id, 0, id_buckets * sizeof *by_id);
+    memset(by_key, 0, key_buckets * sizeof *by_key);
+    memset(by_name, 0, name_buckets * sizeof *by_name);
+    nodes = keyed = names = 0;
+    root = NULL;
+}
+
+bool table_link(struct node *n)
+{
+    if (table_get(n->id))
+        return false;
+    struct node *older = n->keyed ? table_find(n->dev, n->ino) : NULL;
+    if (older && older->id < n->id)
+        unkey(older); /* its inode had gone, and the number was used again */
+    else if (older)
+        n->keyed = false;
+    link_id(n);
+    if (n->keyed)
+        link_key(n);
+    if (n->id == ROOT_ID)
+        root = n;
+    return true;
+}
 
 struct node *table_restore(uint64_t id, const struct stat *st, bool is_keyed)
 {
     if (id == ROOT_ID)
         return root;
-    next_id = id;
+    shared->next_id = id;
     struct node *n = make(st);
     if (n && !is_keyed)
         unkey(n);
     return n;
 }
 
-void table_restore_next(uint64_t id) { next_id = id; }
+void table_restore_next(uint64_t id) { shared->next_id = id; }
 
 unsigned table_devices(const uint64_t **list)
 {
-    *list = devices;
-    return device_count;
+    *list = shared->devices;
+    return atomic_load(&shared->device_count);
 }
 
 void table_each(void (*each)(void *, struct node *), void *with)
@@ -186,12 +219,12 @@ struct node *table_find(uint64_t dev, uint64_t ino)
 
 uint64_t shown_ino(uint64_t dev, uint64_t ino)
 {
-    unsigned i = 0;
-    while (i < device_count && devices[i] != dev)
+    unsigned i = 0, count = atomic_load(&shared->device_count);
+    while (i < count && shared->devices[i] != dev)
         i++;
-    if (i == device_count) {
-        if (device_count < DEVICES)
-            devices[device_count++] = dev;
+    if (i == count && count < DEVICES) {
+        shared->devices[i] = dev;
+        atomic_store(&shared->device_count, count + 1);
     }
     return ino ^ (uint64_t)i << 48;
 }
@@ -234,7 +267,7 @@ static void name_drop(struct name *name)
     *at = name->next;
     parent->children--, parent->removals++;
     names--;
-    free(name);
+    slot_free(name);
     if (parent->children == 0 && parent->lookups == 0 && parent->holds == 0 && doubts < DOUBTS)
         doubtful[doubts++] = parent->id;
 }
@@ -247,12 +280,44 @@ void name_remove(struct node *node, struct node *parent, const char *text, size_
     settle_doubtful();
 }
 
+static void link_name(struct name *name)
+{
+    if (names >= name_buckets)
+        grow_names();
+    name->hash = name_hash(name->parent, name->text, name->length);
+    name->chain = by_name[name->hash & (name_buckets - 1)];
+    by_name[name->hash & (name_buckets - 1)] = name;
+    /* The oldest comes first: it is the one that a path is made of. */
+    struct name **after = &name->child->names;
+    while (*after && (*after)->number < name->number)
+        after = &(*after)->next;
+    name->next = *after, *after = name;
+    name->parent->children++, names++;
+}
+
+bool name_link(struct name *name)
+{
+    struct node *parent = table_get(name->parent_id), *child = table_get(name->child_id);
+    if (!parent || !child || parent->kind != S_IFDIR || child == root || child == parent)
+        return false;
+    struct name *there = name_find(parent, name->text, name->length);
+    if (there == NULL && child->kind == S_IFDIR)
+        there = child->names; /* a directory has one name */
+    if (there && there->number > name->number)
+        return false;
+    if (there)
+        name_drop(there);
+    name->parent = parent, name->child = child;
+    link_name(name);
+    return true;
+}
+
 bool name_add(struct node *node, struct node *parent, const char *text, size_t length)
 {
     struct name *there = name_find(parent, text, length);
     if (there && there->child == node)
         return true;
-    struct name *name = malloc(sizeof *name + length + 1);
+    struct name *name = slot_take(sizeof *name + length + 1);
     if (name == NULL)
         return false;
     if (there) {
@@ -260,20 +325,12 @@ bool name_add(struct node *node, struct node *parent, const char *text, size_t l
         name_drop(there);
         node_settle(old);
     }
-    if (names >= name_buckets)
-        grow_names();
     name->parent = parent, name->child = node;
-    name->hash = name_hash(parent, text, length), name->length = (uint32_t)length;
+    name->parent_id = parent->id, name->child_id = node->id, name->number = shared->next_name++;
+    name->length = (uint32_t)length;
     memcpy(name->text, text, length);
-    name->text[length] = 0;
-    name->chain = by_name[name->hash & (name_buckets - 1)];
-    by_name[name->hash & (name_buckets - 1)] = name;
-    /* At the end: the oldest name is the one that a path is made of. */
-    struct name **last = &node->names;
-    while (*last)
-        last = &(*last)->next;
-    name->next = NULL, *last = name;
-    parent->children++, names++;
+    link_name(name);
+    slot_live(name, NAME_SLOT);
     if (node->pinned && node->kind != S_IFDIR)
         node_unpin(node);
     return true;
@@ -315,8 +372,8 @@ void node_settle(struct node *node)
         listing_drop(node);
         watch_forget(node);
         dir_forget(node);
-        free(node->grant);
-        free(node);
+        slot_free(node->grant);
+        slot_free(node);
         if (above == NULL)
             return;
         node = above;

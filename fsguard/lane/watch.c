@@ -49,9 +49,10 @@ enum {
 
 static int group = -1, nudge = -1, mount_fd = -1;
 static int device = -1; /* the teller's own: that of the lane may be closed under its hands */
-static pid_t self;
-static atomic_ullong own_events, foreign_events, overflows, lost_changes, refused;
 static atomic_int refused_error;
+enum { OWN, FOREIGN, OVERFLOWS, LOST, REFUSALS };
+
+static void count(unsigned which) { atomic_fetch_add_explicit(&shared->watching[which], 1, memory_order_relaxed); }
 
 /* ---- which directory an event is about ----
  *
@@ -59,12 +60,6 @@ static atomic_int refused_error;
  * Guarded by the table's lock. */
 
 enum { KEY_MAX = 16 + MAX_HANDLE_SZ };
-struct watch {
-    struct watch *chain;
-    uint64_t id;
-    uint32_t hash, size;
-    unsigned char key[];
-};
 static struct watch **watches;
 static uint64_t watch_buckets, watch_count;
 static struct watch *dead; /* their marks have to go */
@@ -140,8 +135,8 @@ static bool is_shared(const struct statfs *fs)
     return false;
 }
 
-/* NULL with errno: it cannot be watched. */
-static struct watch *watch_make(uint64_t id, int fd)
+/* 0 or errno: it cannot be watched. */
+static int key_of(int fd, unsigned char key[KEY_MAX], uint32_t *size)
 {
     struct statfs fs;
     union {
@@ -150,60 +145,68 @@ static struct watch *watch_make(uint64_t id, int fd)
     } h;
     int mount_id;
     if (fstatfs(fd, &fs) < 0)
-        return NULL;
-    if (is_shared(&fs)) {
-        errno = EREMOTE;
-        return NULL;
-    }
+        return errno;
+    if (is_shared(&fs))
+        return EREMOTE;
     h.handle.handle_bytes = MAX_HANDLE_SZ;
     if (name_to_handle_at(fd, "", &h.handle, &mount_id, AT_EMPTY_PATH | HANDLE_FID) < 0) {
         h.handle.handle_bytes = MAX_HANDLE_SZ;
         if (errno != EINVAL || name_to_handle_at(fd, "", &h.handle, &mount_id, AT_EMPTY_PATH) < 0)
-            return NULL;
+            return errno;
     }
-    uint32_t size = 16 + h.handle.handle_bytes;
-    struct watch *w = malloc(sizeof *w + size);
+    *size = 16 + h.handle.handle_bytes;
+    memcpy(key, &fs.f_fsid, 8);
+    memcpy(key + 8, &h.handle, *size - 8);
+    return 0;
+}
+
+/* With the lock held; in the hash, and not live. */
+static struct watch *watch_make(struct node *node, const unsigned char *key, uint32_t size)
+{
+    struct watch *w = slot_take(sizeof *w + size);
     if (w == NULL)
         return NULL;
-    w->id = id, w->size = size, w->chain = NULL;
-    memcpy(w->key, &fs.f_fsid, 8);
-    memcpy(w->key + 8, &h.handle, size - 8);
+    w->id = node->id, w->size = size;
+    memcpy(w->key, key, size);
     w->hash = key_hash(w->key, size);
+    if (!watch_insert(w)) {
+        slot_free(w);
+        return NULL;
+    }
+    node->watch = w;
     return w;
 }
 
 static int mark(struct node *node, int fd)
 {
-    struct watch *w = watch_make(node->id, fd);
-    if (w == NULL)
-        return errno ? errno : ENOMEM;
+    unsigned char key[KEY_MAX];
+    uint32_t size = 0;
+    int error = key_of(fd, key, &size);
+    if (error)
+        return error;
     lock();
-    struct watch *before = watch_find(w->key, w->size); /* of a node that is another's now */
+    struct watch *before = watch_find(key, size); /* of a node that is another's now */
     struct node *older = before ? table_get(before->id) : NULL;
     if (before) {
         watch_unhash(before);
-        free(before);
+        slot_free(before);
     }
     if (older) {
         older->watch = NULL;
         atomic_store(&older->watched, UNWATCHED);
     }
-    bool in = watch_insert(w);
-    if (in)
-        node->watch = w;
+    struct watch *w = watch_make(node, key, size);
     unlock();
-    if (!in) {
-        free(w);
+    if (w == NULL)
         return ENOMEM;
-    }
-    if (fanotify_mark(group, FAN_MARK_ADD | FAN_MARK_ONLYDIR, MASK, fd, ".") == 0)
-        return 0;
-    int error = errno;
+    error = fanotify_mark(group, FAN_MARK_ADD | FAN_MARK_ONLYDIR, MASK, fd, ".") == 0 ? 0 : errno;
     lock();
-    if (node->watch == w) {
+    if (node->watch == w && error) {
         node->watch = NULL;
         watch_unhash(w);
-        free(w);
+        slot_free(w);
+    } else if (node->watch == w) {
+        slot_live(w, WATCH_SLOT); /* there is a mark to rely on */
     }
     unlock();
     return error;
@@ -218,7 +221,7 @@ bool watch_dir(struct node *node, int fd)
     if (atomic_load(&node->watched) == UNWATCHED) {
         int error = mark(node, fd);
         if (error) {
-            atomic_fetch_add(&refused, 1);
+            count(REFUSALS);
             atomic_store(&refused_error, error);
         }
         atomic_store(&node->watched, error ? REFUSED : WATCHED);
@@ -280,7 +283,9 @@ static void unmark_dead(void)
             close(fd);
         }
         pthread_mutex_unlock(&marking);
-        free(w);
+        lock();
+        slot_free(w);
+        unlock();
         w = next;
     }
 }
@@ -295,12 +300,12 @@ static void change_add(uint64_t mask, int pid, const char *path, size_t length, 
 {
     struct timespec t;
     if (atomic_load(&change_count) >= MAX_CHANGES) {
-        atomic_fetch_add(&lost_changes, 1);
+        count(LOST);
         return;
     }
     struct change *c = malloc(sizeof *c + length + second_length);
     if (c == NULL) {
-        atomic_fetch_add(&lost_changes, 1);
+        count(LOST);
         return;
     }
     clock_gettime(CLOCK_REALTIME, &t);
@@ -377,6 +382,17 @@ static bool is_child(int pid)
 {
     for (unsigned i = 0; i < CHILDREN; i++)
         if (children[i].pid == pid && monotonic_ns() < children[i].until)
+            return true;
+    return false;
+}
+
+/* Who has served before us may have events in the queue. */
+static bool is_ours(int pid)
+{
+    if (pid == shared->pid)
+        return true;
+    for (unsigned i = 0; i < PIDS; i++)
+        if (shared->pids[i] && shared->pids[i] == pid)
             return true;
     return false;
 }
@@ -792,14 +808,14 @@ bool watch_events(const char *buffer, size_t size)
             || e.vers != FANOTIFY_METADATA_VERSION)
             break;
         if (e.mask & FAN_Q_OVERFLOW) {
-            atomic_fetch_add(&overflows, 1);
+            count(OVERFLOWS);
             tell_push(tell_make(TELL_ALL, 0, 0, "", 0));
             change_add(e.mask, 0, "", 0, NULL, 0);
             foreign = true;
             continue;
         }
-        if (e.pid == self || (e.mask == FAN_CLOSE_WRITE && is_child(e.pid))) {
-            atomic_fetch_add_explicit(&own_events, 1, memory_order_relaxed);
+        if (is_ours(e.pid) || (e.mask == FAN_CLOSE_WRITE && is_child(e.pid))) {
+            count(OWN);
             continue;
         }
         struct where from = {0}, to = {0};
@@ -815,7 +831,7 @@ bool watch_events(const char *buffer, size_t size)
         }
         if (!from.there && !to.there)
             continue;
-        atomic_fetch_add_explicit(&foreign_events, 1, memory_order_relaxed);
+        count(FOREIGN);
         author_note(e.pid);
         happened(e.mask, e.pid, &from, &to);
         foreign = true;
@@ -868,7 +884,7 @@ static void *reader(void *buffer)
 
 static bool prepare(void)
 {
-    self = getpid();
+    shared->pid = getpid();
     nudge = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     mount_fd = openat(lane.root_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     return nudge >= 0;
@@ -884,8 +900,10 @@ int watch_start(void)
         group = fanotify_init(flags, O_RDONLY | O_CLOEXEC);
     if (group < 0)
         return errno;
+    shared->watch_fd = group;
     if (watch_dir(table_root(), lane.root_fd))
         return 0;
+    shared->watch_fd = -1;
     close(group);
     group = -1;
     return atomic_load(&refused_error);
@@ -935,7 +953,7 @@ bool watch_adopt(int fd)
 {
     if (!prepare())
         return false;
-    group = fd;
+    group = shared->watch_fd = fd;
     return true;
 }
 
@@ -947,19 +965,37 @@ const unsigned char *watch_key(const struct node *node, uint32_t *size)
 
 bool watch_restore(struct node *node, const unsigned char *key, uint32_t size)
 {
-    struct watch *w = size <= KEY_MAX ? malloc(sizeof *w + size) : NULL;
+    struct watch *w = size <= KEY_MAX ? watch_make(node, key, size) : NULL;
     if (w == NULL)
         return false;
-    w->id = node->id, w->size = size, w->chain = NULL;
-    memcpy(w->key, key, size);
-    w->hash = key_hash(w->key, size);
-    if (!watch_insert(w)) {
-        free(w);
-        return false;
-    }
-    node->watch = w;
+    slot_live(w, WATCH_SLOT);
     atomic_store(&node->watched, WATCHED);
     return true;
+}
+
+void watch_link(struct watch *w, struct node *node)
+{
+    uint64_t one = 1;
+    w->hash = key_hash(w->key, w->size), w->chain = NULL;
+    if (node && (node->watch || watch_find(w->key, w->size)))
+        node = NULL;
+    if (node && watch_insert(w)) {
+        node->watch = w;
+        atomic_store(&node->watched, WATCHED);
+        return;
+    }
+    w->chain = dead; /* its mark has to go */
+    dead = w;
+    if (write(nudge, &one, sizeof one) < 0)
+        (void)0;
+}
+
+void watch_lost(void)
+{
+    if (group < 0)
+        return;
+    tell_push(tell_make(TELL_ALL, 0, 0, "", 0));
+    change_add(FAN_Q_OVERFLOW, 0, "", 0, NULL, 0);
 }
 
 void tells_each(void (*each)(void *, uint32_t, uint64_t, uint64_t, const char *, size_t), void *with)
@@ -979,22 +1015,23 @@ void tell_restore(uint32_t what, uint64_t parent, uint64_t child, const char *na
 
 void watch_counters(uint64_t counters[WATCH_COUNTERS], bool restore)
 {
-    atomic_ullong *const all[WATCH_COUNTERS] = {&own_events, &foreign_events, &overflows, &lost_changes, &refused};
     for (unsigned i = 0; i < WATCH_COUNTERS; i++)
         if (restore)
-            atomic_store(all[i], counters[i]);
+            atomic_store(&shared->watching[i], counters[i]);
         else
-            counters[i] = atomic_load(all[i]);
+            counters[i] = atomic_load(&shared->watching[i]);
 }
 
 struct watch_load watch_load(void)
 {
+    uint64_t counted[WATCH_COUNTERS];
     lock();
-    uint64_t count = watch_count;
+    uint64_t directories = watch_count;
     unlock();
+    watch_counters(counted, false);
     return (struct watch_load){
-        .on = group >= 0, .directories = count, .own = atomic_load(&own_events),
-        .foreign = atomic_load(&foreign_events), .overflows = atomic_load(&overflows),
-        .lost = atomic_load(&lost_changes), .refused = atomic_load(&refused), .error = atomic_load(&refused_error),
+        .on = group >= 0, .directories = directories, .own = counted[OWN], .foreign = counted[FOREIGN],
+        .overflows = counted[OVERFLOWS], .lost = counted[LOST], .refused = counted[REFUSALS],
+        .error = atomic_load(&refused_error),
     };
 }

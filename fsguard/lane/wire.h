@@ -19,6 +19,8 @@ struct wire_in {
     uint32_t uid, gid, pid;
     uint16_t total_extlen, padding;
 };
+/* In `unique`: the request comes again, who has read it first has not answered. */
+#define AGAIN (1ULL << 63)
 struct wire_out {
     uint32_t len;
     int32_t error;
