@@ -13,10 +13,10 @@ import trio
 from ..observer import Caller, Session
 from ._library import pyfuse3
 from .backing import proc_path
-from .filesystem import Filesystem
 from .handles import Handle
 from .lane import LANE_FH, Lane
 from .nodes import Node
+from .once import AGAIN, OnceHandlers
 from .replies import async_handler, handler
 
 __all__ = ["FileHandlers", "interrupt_request", "open_request"]
@@ -37,6 +37,7 @@ _SYNC_THREADS = 64
 _OPEN = struct.Struct("=IIQQIIIIII")
 _INTERRUPT = struct.Struct("=IIQQIIIIQ")
 _OPCODE_OPEN, _OPCODE_INTERRUPT = 14, 36
+_OPCODE_WRITE, _OPCODE_CREATE = 16, 35
 
 
 def open_request(caller: Caller, id_: int, flags: int, open_flags: int) -> bytes:
@@ -60,7 +61,7 @@ def interrupt_request(unique: int) -> bytes:
     return _INTERRUPT.pack(_INTERRUPT.size, _OPCODE_INTERRUPT, unique | 1, 0, 0, 0, 0, 0, unique)
 
 
-class FileHandlers(Filesystem):
+class FileHandlers(OnceHandlers):
     _sync_limit: trio.CapacityLimiter | None = None
 
     @async_handler
@@ -73,6 +74,9 @@ class FileHandlers(Filesystem):
             return self._open_in_lane(self.lane, node, flags, ctx)
         self.revoke(node)
         caller = self.caller(ctx)
+        opened = self.handles.files.get(self.answered_by(caller.unique))
+        if opened is not None:
+            return self._info(opened)
         if self.lane is not None:
             self.waiting[caller.unique] = (caller, id_, flags, self.request.flags())
         try:
@@ -80,6 +84,7 @@ class FileHandlers(Filesystem):
         finally:
             self.waiting.pop(caller.unique, None)
         try:
+            self.begin(_OPCODE_OPEN, node.ino, unique=caller.unique)
             fd, readable = self._open_backing(node, flags)
             try:
                 if flags & os.O_TRUNC:
@@ -116,6 +121,9 @@ class FileHandlers(Filesystem):
             os.close(fd)
             raise
         handle = self.handles.add(node, fd, flags, session, readable=readable, tid=tid)
+        return self._info(handle)
+
+    def _info(self, handle: Handle) -> pyfuse3.FileInfo:
         # A handle that may write too begins with an empty cache: its first READ is what tells of a look.
         keep = self.settings.keep_cache and not handle.writable
         return pyfuse3.FileInfo(fh=handle.fh, keep_cache=keep)
@@ -148,13 +156,18 @@ class FileHandlers(Filesystem):
         self, parent_id: int, name: bytes, mode: int, flags: int, ctx: Context
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
         parent = self.nodes[parent_id]
-        session = await self.observer.create(self.caller(ctx), parent.path_of(name), flags)
+        caller = self.caller(ctx)
+        opened = self.handles.files.get(self.answered_by(caller.unique))
+        if opened is not None:
+            return self._info(opened), self.entry(opened.node, os.fstat(opened.fd))
+        session = await self.observer.create(caller, parent.path_of(name), flags)
         try:
             access = flags & os.O_ACCMODE
             how = flags & _PASSED | (os.O_RDONLY if access == os.O_RDONLY else os.O_RDWR)
             above = self.backing.dir(parent)
             try:
                 with self.creating(ctx):
+                    self.begin(_OPCODE_CREATE, unique=caller.unique)
                     fd = os.open(
                         name,
                         how | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
@@ -162,11 +175,13 @@ class FileHandlers(Filesystem):
                         dir_fd=above,
                     )
             except FileExistsError:
-                if flags & os.O_EXCL:
-                    raise
-                # Somebody was faster. The kernel takes ESTALE as "look again": it finds the
-                # file, checks the caller's permission on it and sends OPEN.
-                raise OSError(ESTALE, os.strerror(EEXIST)) from None
+                if not self.was_made(above, name, stat.S_IFREG, caller.unique):
+                    if flags & os.O_EXCL:
+                        raise
+                    # Somebody was faster. The kernel takes ESTALE as "look again": it finds the
+                    # file, checks the caller's permission on it and sends OPEN.
+                    raise OSError(ESTALE, os.strerror(EEXIST)) from None
+                fd = self._open_made(above, name, how, mode, ctx)
         except BaseException:
             session.aborted()
             raise
@@ -178,6 +193,19 @@ class FileHandlers(Filesystem):
             self.nodes.settle(node)
             raise
         return info, self.entry(node, st)
+
+    def _open_made(self, above: int, name: bytes, how: int, mode: int, ctx: Context) -> int:
+        """What this request has made already, whatever its mode says."""
+        how |= os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            return os.open(name, how, dir_fd=above)
+        except PermissionError:
+            if os.stat(name, dir_fd=above, follow_symlinks=False).st_size:
+                raise
+            # As long as nobody has it, another one will do.
+            os.unlink(name, dir_fd=above)
+            with self.creating(ctx):
+                return os.open(name, how | os.O_CREAT | os.O_EXCL, mode & 0o7777, dir_fd=above)
 
     def _grant(self, handle: Handle, tid: int) -> None:
         """Where the next write of this thread would need no decision, let the lane do it."""
@@ -205,11 +233,15 @@ class FileHandlers(Filesystem):
             # Mapped pages can't be told from write(2); the kernel's offset is right for both,
             # unless somebody appends behind the mount.
             how, tid, appends = 0, 0, False
+        fd = handle.fd
+        past = self.past() if appends else None
+        if past is not None:
+            offset, appends = past.size, False  # what may have landed there lands there again
+        elif appends:
+            offset = os.fstat(fd).st_size
+            self.begin(_OPCODE_WRITE, handle.node.ino, offset)
         if appends != handle.append:
             self._set_append(handle, appends)
-        fd = handle.fd
-        if appends:
-            offset = os.fstat(fd).st_size
         handle.session.writing(tid, offset, data)
         done = os.pwrite(fd, data, offset)
         if done < len(data):
@@ -274,6 +306,9 @@ class FileHandlers(Filesystem):
 
     @handler
     def release(self, fh: int) -> None:
+        if self.lane is not None and fh not in self.handles.files and self.request.unique() & AGAIN:
+            self.lane.close_handle(fh)  # it is released already
+            return
         handle = self.handles.file(fh)
         self.revoke(handle.node)
         try:

@@ -9,6 +9,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from ..lane import engine
 from ..observer import Caller, NullObserver, Observer
 from ._library import interposed, pyfuse3, request
 from .backing import Backing
@@ -108,6 +109,7 @@ class Filesystem(pyfuse3.Operations):
         self.handles = HandleTable(noting=self.settings.lane)
         self.identity = Identity()
         self.counts: dict[str, int] = defaultdict(int)
+        self.begun = False  # something was changed whose request may not be known to be answered
         self.under_way = 0  # requests whose handler may wait
         # Opens among them, by number: what `files.open_request` takes.
         self.waiting: dict[int, tuple[Caller, int, int, int]] = {}
@@ -231,7 +233,10 @@ class Filesystem(pyfuse3.Operations):
             self.take_records()
 
     def between_requests(self) -> None:
-        """Called before the next request is waited for."""
+        """Called before the next request is waited for; those that were handled are answered."""
+        if self.begun:
+            engine.answered()
+            self.begun = False
         if isinstance(self.backing, LaneBacking):
             self.backing.give_back()
             self.take_records()  # the lane wakes us when there are many, even without a request

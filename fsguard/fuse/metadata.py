@@ -21,6 +21,7 @@ Entry = pyfuse3.EntryAttributes
 
 # include/uapi/linux/fuse.h
 _ATIME_NOW, _MTIME_NOW, _KILL_SUIDGID = 1 << 7, 1 << 8, 1 << 11
+_SETXATTR, _REMOVEXATTR = 21, 24  # opcodes
 _ACCESS_ACL = b"system.posix_acl_access"
 _NANO = 1_000_000_000
 
@@ -119,7 +120,12 @@ class MetadataHandlers(FileHandlers):
         # pyfuse3 has asked for XATTR_CREATE and XATTR_REPLACE by getxattr; here they are atomic.
         flags = self.request.flags() & (os.XATTR_CREATE | os.XATTR_REPLACE) if self.peeking else 0
         with self.backing.reach(self.nodes[id_]) as fd:
-            os.setxattr(proc_path(fd), name, value, flags)
+            self.begin(_SETXATTR, self.nodes[id_].ino)
+            try:
+                os.setxattr(proc_path(fd), name, value, flags)
+            except OSError as error:  # XATTR_CREATE: it was us
+                if error.errno != errno.EEXIST or self.past() is None:
+                    raise
             if name == _ACCESS_ACL and ctx.uid != 0:
                 # posix_acl_update_mode(): to a caller outside the group a new ACL costs the setgid
                 # bit. The kernel would tell (FUSE_SETXATTR_EXT), but libfuse does not pass it on.
@@ -139,7 +145,12 @@ class MetadataHandlers(FileHandlers):
     def removexattr(self, id_: int, name: bytes, ctx: Context) -> None:
         _settable(name)
         with self.backing.reach(self.nodes[id_]) as fd:
-            os.removexattr(proc_path(fd), name)
+            self.begin(_REMOVEXATTR, self.nodes[id_].ino)
+            try:
+                os.removexattr(proc_path(fd), name)
+            except OSError as error:  # it was us
+                if error.errno != errno.ENODATA or self.past() is None:
+                    raise
 
 
 def _settable(name: bytes) -> None:

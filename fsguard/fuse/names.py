@@ -6,14 +6,14 @@ import logging
 import os
 from collections.abc import Sequence
 from errno import EEXIST, EPERM
-from stat import S_IFBLK, S_IFCHR, S_IFIFO, S_IFMT, S_IFSOCK, S_ISDIR
+from stat import S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK, S_ISDIR
 
 from ..observer import Exchange, Linked, Made, Removed, Renamed
 from . import syscalls
 from ._library import pyfuse3
 from .backing import proc_path
-from .filesystem import Filesystem
 from .nodes import Node
+from .once import OnceHandlers
 from .replies import handler
 from .tracebacks import describe
 
@@ -26,10 +26,12 @@ Entry = pyfuse3.EntryAttributes
 
 _MODE = 0o7777
 _KINDS = {S_IFIFO: "fifo", S_IFSOCK: "socket", S_IFCHR: "device", S_IFBLK: "device"}
+# include/uapi/linux/fuse.h
+_SYMLINK, _MKNOD, _MKDIR, _UNLINK, _RMDIR, _RENAME, _LINK = 6, 8, 9, 10, 11, 12, 13
 _NOREPLACE, _EXCHANGE = pyfuse3.RENAME_NOREPLACE, pyfuse3.RENAME_EXCHANGE
 
 
-class NameHandlers(Filesystem):
+class NameHandlers(OnceHandlers):
     @handler
     def lookup(self, parent_id: int, name: bytes, ctx: Context) -> Entry:
         parent = self.nodes[parent_id]
@@ -68,8 +70,13 @@ class NameHandlers(Filesystem):
     def mkdir(self, parent_id: int, name: bytes, mode: int, ctx: Context) -> Entry:
         parent = self.nodes[parent_id]
         above = self.backing.dir(parent)
-        with self.creating(ctx):
-            os.mkdir(name, mode & _MODE, dir_fd=above)
+        try:
+            with self.creating(ctx):
+                self.begin(_MKDIR)
+                os.mkdir(name, mode & _MODE, dir_fd=above)
+        except FileExistsError:
+            if not self.was_made(above, name, S_IFDIR):
+                raise
         return self._made(parent, name)
 
     @handler
@@ -78,8 +85,13 @@ class NameHandlers(Filesystem):
         above = self.backing.dir(parent)
         made = Made(parent.path_of(name), _KINDS.get(S_IFMT(mode), "file"))
         with self.observer.changing(self.caller(ctx), made):
-            with self.creating(ctx):
-                os.mknod(name, mode, rdev, dir_fd=above)
+            try:
+                with self.creating(ctx):
+                    self.begin(_MKNOD)
+                    os.mknod(name, mode, rdev, dir_fd=above)
+            except FileExistsError:
+                if not self.was_made(above, name, S_IFMT(mode) or S_IFREG):
+                    raise
             return self._made(parent, name)
 
     @handler
@@ -87,8 +99,13 @@ class NameHandlers(Filesystem):
         parent = self.nodes[parent_id]
         above = self.backing.dir(parent)
         with self.observer.changing(self.caller(ctx), Made(parent.path_of(name), "symlink")):
-            with self.creating(ctx):
-                os.symlink(target, name, dir_fd=above)
+            try:
+                with self.creating(ctx):
+                    self.begin(_SYMLINK)
+                    os.symlink(target, name, dir_fd=above)
+            except FileExistsError:
+                if not self.was_made(above, name, S_IFLNK) or os.readlink(name, dir_fd=above) != target:
+                    raise
             return self._made(parent, name)
 
     @handler
@@ -102,7 +119,15 @@ class NameHandlers(Filesystem):
             self.backing.reach(node) as fd,
         ):
             # By descriptor: this very inode, whatever its old name leads to now.
-            os.link(proc_path(fd), name, dst_dir_fd=self.backing.dir(parent), follow_symlinks=True)
+            above = self.backing.dir(parent)
+            self.begin(_LINK, node.ino)
+            try:
+                os.link(proc_path(fd), name, dst_dir_fd=above, follow_symlinks=True)
+            except FileExistsError:
+                if self.past() is None or not node.matches(
+                    os.stat(name, dir_fd=above, follow_symlinks=False)
+                ):
+                    raise
             self.nodes.add_name(node, parent, name)
         return self.entry(node, self.backing.stat(node))
 
@@ -137,6 +162,10 @@ class NameHandlers(Filesystem):
     @handler
     def unlink(self, parent_id: int, name: bytes, ctx: Context) -> None:
         parent = self.nodes[parent_id]
+        past = self.past()
+        if past is not None and self.removed_before(past, parent, name, ctx):
+            self._left(parent, parent.path_of(name), name)
+            return
         node, st = self._present(parent, name)
         try:
             path = parent.path_of(name)
@@ -144,6 +173,7 @@ class NameHandlers(Filesystem):
                 pinned = self._before_losing(node)
                 above = self.backing.dir(parent)
                 with self.nodes.changing():
+                    self.begin(_UNLINK, node.ino)
                     try:
                         os.unlink(name, dir_fd=above)
                     except BaseException:
@@ -158,11 +188,15 @@ class NameHandlers(Filesystem):
     @handler
     def rmdir(self, parent_id: int, name: bytes, ctx: Context) -> None:
         parent = self.nodes[parent_id]
+        past = self.past()
+        if past is not None and self.removed_before(past, parent, name, ctx):
+            return
         node, st = self._present(parent, name)
         try:
             pinned = node.is_dir and self._before_losing(node)
             above = self.backing.dir(parent)
             with self.nodes.changing():
+                self.begin(_RMDIR, node.ino)
                 try:
                     os.rmdir(name, dir_fd=above)
                 except BaseException:
@@ -180,6 +214,11 @@ class NameHandlers(Filesystem):
         self, parent_id: int, name: bytes, new_parent_id: int, new_name: bytes, flags: int, ctx: Context
     ) -> None:
         parent, new_parent = self.nodes[parent_id], self.nodes[new_parent_id]
+        past = self.past()
+        if past is not None and self.renamed_before(past, parent, name, new_parent, new_name, flags, ctx):
+            if not flags & _EXCHANGE:
+                self._left(parent, parent.path_of(name), name)
+            return
         node, _ = self._present(parent, name)
         there, there_st = None, None
         try:
@@ -193,6 +232,7 @@ class NameHandlers(Filesystem):
             if there is node:
                 # Two names of one file: rename(2) does nothing, and nothing is replaced.
                 above, new_above = self.backing.dir(parent), self.backing.dir(new_parent)
+                self.begin(_RENAME, node.ino)
                 self._rename(above, name, new_above, new_name, flags)
             elif flags & _EXCHANGE:
                 assert there is not None
@@ -236,6 +276,7 @@ class NameHandlers(Filesystem):
             pinned = there is not None and self._before_losing(there)
             above, new_above = self.backing.dir(parent), self.backing.dir(new_parent)
             with self.nodes.changing():
+                self.begin(_RENAME, node.ino)
                 try:
                     self._rename(above, name, new_above, new_name, flags)
                 except BaseException:
@@ -269,6 +310,7 @@ class NameHandlers(Filesystem):
         with self.observer.changing(self.caller(ctx), event):
             above, new_above = self.backing.dir(parent), self.backing.dir(new_parent)
             with self.nodes.changing():
+                self.begin(_RENAME, node.ino)
                 self._rename(above, name, new_above, new_name, _EXCHANGE)
                 self.nodes.remove_name(node, parent, name)
                 self.nodes.remove_name(there, new_parent, new_name)

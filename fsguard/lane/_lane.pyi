@@ -160,6 +160,30 @@ def note_handle(fh: int, id: int, fd: int, flags: int, readable: bool, tid: int,
 def unnote_handle(fh: int, /) -> None:
     """Before its descriptor is closed."""
 
+def began(unique: int, opcode: int, ino: int = 0, size: int = 0, /) -> tuple[int, int, int, int] | None:
+    """This thread is about to change something for the request (its number as it came).
+
+    ino: of what it concerns; size: of a file that is appended to. What the thread has begun before must
+    have been answered. Returns what `past` does.
+    """
+
+def answered() -> None:
+    """What this thread `began` last is answered."""
+
+def past(unique: int, /) -> tuple[int, int, int, int] | None:
+    """(opcode, CLOCK_REALTIME ns, inode, size) of a request that comes again, and that the process before
+    had begun; None: it had not, or the request does not come again (bit 63 of its number)."""
+
+def made(unique: int, directory: int, name: bytes, mode: int, /) -> bool:
+    """Whether what the name leads to, of the type in `mode`, was made for the request by a process before."""
+
+def asked(unique: int, /) -> int:
+    """The handle that a request which comes again has led to, before a process died; 0: none."""
+
+def die_at(point: int, nth: int = 1, /) -> None:
+    """For tests: SIGKILL when a change comes there the nth time. 1: it is about to be made; 2: it was made;
+    3: the table says so; 4: it was answered."""
+
 def misses_known() -> None:
     """`watch_miss` was told every name whose absence matters."""
 

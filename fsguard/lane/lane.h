@@ -12,6 +12,7 @@
  *   records.c  what Python has to know of afterwards: who has opened, made, removed what
  *   watch.c    what others change behind the mount
  *   state.c    all of that as bytes, for the program that comes after this one
+ *   journal.c  requests under way, which must be done once although they come twice
  *   shared.c   the memory in which it lies, and which outlives this process
  *   takeover.c going on with what another process has left there
  *
@@ -146,6 +147,7 @@ struct noted { /* Python's handle: open through a descriptor that must not be lo
     uint64_t fh, node_id;
     struct node *node;
     struct noted *chain;
+    uint64_t asked; /* see `handle`; stale once it was answered */
     bool readable;
 };
 
@@ -307,6 +309,7 @@ void handle_answered(uint64_t fh);       /* the kernel has it */
 struct handle *handle_find(uint64_t fh); /* with the lock */
 struct handle *handle_asked(uint64_t unique); /* what the request has led to, unanswered; with the lock */
 struct noted *noted_find(uint64_t fh); /* with the lock, like the next */
+struct noted *noted_asked(uint64_t unique);
 bool note_handle(const struct noted *what); /* with the lock */
 void note_link(struct noted *noted);
 void unnote_handle(uint64_t fh);
@@ -353,6 +356,30 @@ extern uint64_t grant_epoch; /* grants of an earlier one do not count */
 struct grant *grant_of(struct node *node);
 void grant_set(struct grant *grant, uint64_t fh, int fd, uint32_t tid, bool append, int64_t for_ns);
 
+/* ---- journal.c ---- */
+
+/* Before this thread changes anything for a request; what another process has begun: that, else NULL. `ino`:
+ * of what it concerns, or 0; `size`: of a file that is appended to. */
+const struct started *journal_begin(uint64_t unique, uint32_t opcode, uint64_t ino, uint64_t size);
+void journal_end(void);    /* what this thread has begun last is answered */
+void journal_leave(void);  /* the thread ends */
+const struct started *journal_past(uint64_t unique); /* NULL: not begun by a process before */
+uint64_t journal_current(void);                      /* what this thread has begun and not ended; 0: nothing */
+void journal_all_past(void);
+/* Whether what is there under the name is what another process has made for this request. */
+bool journal_made(uint64_t unique, int dir, const char *name, uint32_t kind);
+int64_t realtime_ns(void);
+/* For tests: SIGKILL at the nth time that this process comes by. */
+enum die_point { BEGUN = 1, DONE_ON_DISK, IN_THE_TABLE, ANSWERED };
+extern unsigned die_point;
+void die_at(unsigned point, int nth);
+void die_here(void);
+static inline void die(enum die_point at)
+{
+    if (__builtin_expect(die_point == at, 0))
+        die_here();
+}
+
 /* ---- threads.c ---- */
 
 bool thread_know(uint32_t tid, struct who who, int64_t for_ns);
@@ -393,7 +420,6 @@ bool record_is_pending(unsigned number);
 unsigned records_pending(void);
 unsigned news_pending(void); /* records, and changes from behind */
 void records_link(void); /* for takeover.c */
-void started_past(void); /* what is there, another process has begun */
 /* Names whose absence somebody may look at. Until they are known, it is all. */
 void misses_known(bool known);
 void miss_watch(uint64_t parent, const char *text, size_t length);

@@ -85,7 +85,7 @@ void names_change_ends(void)
 static struct node *enter_fresh(struct node *parent, const char *text, size_t length, const struct stat *st,
                                 uint64_t since, struct wire_entry *entry)
 {
-    struct node *node = table_enter(parent, text, length, st, true, since);
+    struct node *node = table_enter(parent, text, length, st, since != 0, since);
     if (node) {
         node->lookups++;
         entry_fill(entry, parent, node, st);
@@ -121,9 +121,13 @@ enum verdict do_mkdir(struct wire_in *in, struct node *parent, char *body, size_
     uint64_t since = table_next_id(), id = 0;
     unlock();
     int error = as_caller(in, make.umask);
+    journal_begin(in->unique, in->opcode, 0, 0);
     if (!error && mkdirat(dir, name, make.mode & 07777) < 0)
         error = -errno;
     as_before(in);
+    die(DONE_ON_DISK);
+    if (error == -EEXIST && journal_made(in->unique, dir, name, S_IFDIR))
+        error = 0, since = 0;
     if (!error && fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
         error = -errno;
     if (!error) {
@@ -132,6 +136,7 @@ enum verdict do_mkdir(struct wire_in *in, struct node *parent, char *body, size_
         error = node ? 0 : -ENOMEM;
         id = node ? node->id : 0;
         unlock();
+        die(IN_THE_TABLE);
     }
     dir_release(parent);
     if (error)
@@ -142,13 +147,6 @@ enum verdict do_mkdir(struct wire_in *in, struct node *parent, char *body, size_
 }
 
 /* ---- files ---- */
-
-static int64_t realtime_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return t.tv_sec * 1000000000LL + t.tv_nsec;
-}
 
 enum { GRANTED_NS = 500000000 };
 
@@ -179,11 +177,13 @@ enum verdict do_create(struct wire_in *in, struct node *parent, char *body, size
     int dir = dir_acquire(parent), fd = -1;
     int error = dir < 0 ? dir : as_caller(in, make.umask);
     if (!error) {
+        journal_begin(in->unique, in->opcode, 0, 0);
         fd = openat(dir, name, (int)(make.flags & PASSED) | O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
                     make.mode & 07777);
         error = fd < 0 ? -errno : 0;
     }
     as_before(in);
+    die(DONE_ON_DISK);
     /* Somebody was faster. The kernel takes ESTALE as "look again": it finds the file, checks the
      * caller's permission on it and sends OPEN. */
     if (error == -EEXIST && !(make.flags & O_EXCL))
@@ -215,6 +215,7 @@ enum verdict do_create(struct wire_in *in, struct node *parent, char *body, size
     if (error)
         record_cancel();
     unlock();
+    die(IN_THE_TABLE);
     if (dir >= 0)
         dir_release(parent);
     if (error) {
@@ -314,19 +315,25 @@ static void give_up(struct node *node)
 }
 
 /* A name goes, on disk and in the table; 0 or -errno. The node is held; afterwards it is reachable as
- * long as the kernel wants it: an O_PATH descriptor, a working directory. */
-static int lose(struct node *parent, int dir, struct node *node, const char *text, size_t length, bool last)
+ * long as the kernel wants it: an O_PATH descriptor, a working directory. `record`: what Python is told,
+ * before the table says that it has happened. */
+static int lose(const struct wire_in *in, struct node *parent, int dir, struct node *node, const char *text,
+                size_t length, bool last, const struct record *record)
 {
     bool pinned = false;
     if (last && node->lookups && !node->pinned) /* on failure fstat on what is gone will answer ESTALE */
         pinned = node_pin(node) == 0;
     names_change_begins();
+    journal_begin(in->unique, in->opcode, node->ino, 0);
     int error = unlinkat(dir, text, node->kind == S_IFDIR ? AT_REMOVEDIR : 0) < 0 ? -errno : 0;
+    die(DONE_ON_DISK);
     lock();
     if (error) {
         if (pinned)
             node_unpin(node);
     } else {
+        if (record)
+            record_push(*record);
         parent->mutations++;
         name_remove(node, parent, text, length);
         if (last)
@@ -334,6 +341,7 @@ static int lose(struct node *parent, int dir, struct node *node, const char *tex
     }
     unlock();
     names_change_ends();
+    die(IN_THE_TABLE);
     return error;
 }
 
@@ -364,13 +372,11 @@ enum verdict do_unlink(struct wire_in *in, struct node *parent, char *body, size
         give_up(node);
         return FORWARD;
     }
-    int error = lose(parent, dir, node, body, length, names == 1);
+    int error = lose(in, parent, dir, node, body, length, names == 1, &record);
     lock();
     if (error) {
         record_cancel();
         slot_free(record.path);
-    } else {
-        record_push(record);
     }
     node_release(node);
     unlock();
@@ -396,7 +402,7 @@ enum verdict do_rmdir(struct wire_in *in, struct node *parent, char *body, size_
     enum verdict verdict = FORWARD;
     int dir = dir_acquire(parent);
     if (dir >= 0 && fstatat(dir, body, &st, AT_SYMLINK_NOFOLLOW) == 0 && node_is(node, &st)) {
-        reply_error(in, lose(parent, dir, node, body, length, true));
+        reply_error(in, lose(in, parent, dir, node, body, length, true, NULL));
         verdict = DONE;
     }
     if (dir >= 0)
@@ -447,24 +453,29 @@ enum verdict do_link(struct wire_in *in, struct node *parent, char *body, size_t
     char path[40];
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     /* By descriptor: this very inode, whatever its old name leads to now. */
+    journal_begin(in->unique, in->opcode, node->ino, 0);
     int error = linkat(AT_FDCWD, path, dir, name, AT_SYMLINK_FOLLOW) < 0 || fstat(fd, &st) < 0 ? -errno : 0;
     close(fd);
+    die(DONE_ON_DISK);
     lock();
+    record.node = node;
+    told = !error;
+    if (told)
+        record_push(record); /* before the table says so */
     if (!error && !name_add(node, parent, name, length))
         error = -ENOMEM;
-    if (error) {
+    if (error && !told) {
         record_cancel();
         slot_free(record.path);
-    } else {
+    } else if (!error) {
         parent->mutations++;
         node->lookups++;
         entry_fill(&entry, parent, node, &st);
-        record.node = node;
-        record_push(record);
     }
     uint64_t id = node->id;
     node_release(node);
     unlock();
+    die(IN_THE_TABLE);
     dir_release(parent);
     if (error)
         reply_error(in, error);

@@ -332,6 +332,77 @@ static PyObject *py_watch_miss(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* ---- requests under way ---- */
+
+static PyObject *past_of(const struct started *s)
+{
+    if (s == NULL)
+        Py_RETURN_NONE;
+    return Py_BuildValue("ILKK", s->opcode, (long long)s->began, (unsigned long long)s->ino, (unsigned long long)s->size);
+}
+
+static PyObject *py_began(PyObject *self, PyObject *args)
+{
+    unsigned long long unique, ino = 0, size = 0;
+    unsigned opcode;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "KI|KK", &unique, &opcode, &ino, &size))
+        return NULL;
+    return past_of(journal_begin(unique, opcode, ino, size));
+}
+
+static PyObject *py_answered(PyObject *self, PyObject *none)
+{
+    (void)self, (void)none;
+    journal_end();
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_past(PyObject *self, PyObject *arg)
+{
+    (void)self;
+    ID_ONLY(arg, unique)
+    return past_of(journal_past(unique));
+}
+
+static PyObject *py_made(PyObject *self, PyObject *args)
+{
+    unsigned long long unique;
+    int dir;
+    const char *name;
+    unsigned kind;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "KiyI", &unique, &dir, &name, &kind))
+        return NULL;
+    return PyBool_FromLong(journal_made(unique, dir, name, kind & S_IFMT));
+}
+
+static PyObject *py_asked(PyObject *self, PyObject *arg)
+{
+    (void)self;
+    ID_ONLY(arg, unique)
+    uint64_t fh = 0;
+    if (unique & AGAIN) {
+        lock();
+        struct noted *n = noted_asked(unique & ~AGAIN);
+        struct handle *h = n ? NULL : handle_asked(unique & ~AGAIN);
+        fh = n ? n->fh : h ? h->fh : 0;
+        unlock();
+    }
+    return PyLong_FromUnsignedLongLong(fh);
+}
+
+static PyObject *py_die_at(PyObject *self, PyObject *args)
+{
+    unsigned point;
+    int nth = 1;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "I|i", &point, &nth))
+        return NULL;
+    die_at(point, nth);
+    Py_RETURN_NONE;
+}
+
 static PyObject *py_misses_known(PyObject *self, PyObject *none)
 {
     (void)self, (void)none;
@@ -466,6 +537,8 @@ static PyObject *py_enter(PyObject *self, PyObject *args)
         return NULL;
     struct stat st = {.st_dev = dev, .st_ino = ino, .st_mode = mode, .st_nlink = links};
     uint64_t id = 0, names = 0;
+    if (journal_current())
+        die(DONE_ON_DISK);
     lock();
     struct node *above = table_get(parent);
     struct node *node = above ? table_enter(above, text, (size_t)length, &st, since != 0, since) : NULL;
@@ -476,6 +549,8 @@ static PyObject *py_enter(PyObject *self, PyObject *args)
             names++;
     }
     unlock();
+    if (journal_current())
+        die(IN_THE_TABLE);
     if (id && names > links && !S_ISDIR(mode))
         names_check(id, links, parent, text, (size_t)length);
     return PyLong_FromUnsignedLongLong(id);
@@ -527,6 +602,7 @@ static PyObject *change_name(PyObject *args, bool add)
     bool ok = true;
     if (!PyArg_ParseTuple(args, "KKy#", &id, &parent, &text, &length))
         return NULL;
+    die(DONE_ON_DISK);
     lock();
     struct node *node = table_get(id), *above = table_get(parent);
     if (node && above) {
@@ -541,6 +617,7 @@ static PyObject *change_name(PyObject *args, bool add)
         node_release(above);
     }
     unlock();
+    die(IN_THE_TABLE);
     if (!ok)
         return PyErr_NoMemory();
     Py_RETURN_NONE;
@@ -962,6 +1039,14 @@ static PyMethodDef methods[] = {
     {"note_handle", py_note_handle, METH_VARARGS, "(fh, id, fd, flags, readable, tid): Python's handle; False: no memory."},
     {"unnote_handle", py_unnote_handle, METH_O, "(fh): it is about to be closed."},
     {"misses_known", py_misses_known, METH_NOARGS, "After `take_over`: `watch_miss` was told all of them."},
+    {"began", py_began, METH_VARARGS, "(unique, opcode, ino, size): something is about to be changed for the request; "
+     "(opcode, began, ino, size) if another process has begun it."},
+    {"answered", py_answered, METH_NOARGS, "Python has answered what it `began` last."},
+    {"past", py_past, METH_O, "(unique) -> (opcode, began, ino, size) as another process has begun it; None: it has not."},
+    {"made", py_made, METH_VARARGS, "(unique, dir fd, name, mode): it stands there because that process has made it."},
+    {"asked", py_asked, METH_O, "(unique) -> the handle that it has led to, unanswered; 0: none."},
+    {"die_at", py_die_at, METH_VARARGS, "(point, nth): for tests: SIGKILL there. 1: begun, 2: done, 3: in the table, "
+     "4: answered."},
     {"eventfd", py_eventfd, METH_NOARGS, "Readable while there are requests for Python, or records to take."},
     {"wait", py_wait, METH_NOARGS, "Wait some microseconds for a request; whether there is one."},
     {"hooks", py_hooks, METH_NOARGS, "What `_request` needs to take requests from the queue."},

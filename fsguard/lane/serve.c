@@ -244,6 +244,15 @@ static struct noted **noted_at(uint64_t fh)
     return at;
 }
 
+struct noted *noted_asked(uint64_t unique)
+{
+    for (unsigned i = 0; i < HANDLE_BUCKETS; i++)
+        for (struct noted *n = noted[i]; n; n = n->chain)
+            if (n->asked == unique)
+                return n;
+    return NULL;
+}
+
 struct noted *noted_find(uint64_t fh) { return *noted_at(fh); }
 
 bool note_handle(const struct noted *what)
@@ -274,15 +283,6 @@ void unnote_handle(uint64_t fh)
         node_release(node);
     }
     unlock();
-}
-
-/* ---- requests under way ---- */
-
-void started_past(void)
-{
-    for (unsigned i = 0; i < STARTED; i++)
-        if (atomic_load(&shared->started[i].unique))
-            shared->started[i].past = true;
 }
 
 /* ---- grants ---- */
@@ -344,11 +344,15 @@ static enum verdict do_write(struct wire_in *in, struct node *node, char *body, 
         step_down();
     size_t done = 0;
     ssize_t put = 0;
+    struct stat st;
+    if (g->append) /* done twice, it would be there twice */
+        journal_begin(in->unique, in->opcode, node->ino, fstat(g->fd, &st) == 0 ? (uint64_t)st.st_size : 0);
     do { /* pwrite(2) on a descriptor with O_APPEND appends, whatever the offset */
         put = pwrite(g->fd, body + sizeof write + done, write.size - done, (off_t)(write.offset + done));
         done += put > 0 ? (size_t)put : 0;
     } while (put > 0 && done < write.size);
     int error = errno;
+    die(DONE_ON_DISK);
     lock();
     g->under_way--;
     g->last = monotonic_ns();
@@ -870,8 +874,12 @@ static enum verdict do_setxattr(struct wire_in *in, struct node *node, char *bod
         return reply_error(in, fd), DONE;
     char path[40];
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    journal_begin(in->unique, in->opcode, node->ino, 0);
     int error = (head ? setxattr(path, name, name + length + 1, set.size, (int)set.flags) : removexattr(path, name)) < 0
                     ? -errno : 0;
+    die(DONE_ON_DISK);
+    if ((error == -EEXIST || error == -ENODATA) && journal_past(in->unique))
+        error = 0; /* XATTR_CREATE, or a removal: it was us */
     if (dir)
         dir_release(node);
     else
@@ -895,6 +903,42 @@ static const handler here[64] = {
     [OP_READLINK] = do_readlink,
     [OP_FSYNCDIR] = do_fsync,    [OP_ACCESS] = do_access,
 };
+
+/* A request that somebody had read who is dead. Opened files are there already; what else may have been
+ * done, and is more than a directory or an attribute, Python finds out, which has to know of it anyway. */
+static enum verdict come_again(struct wire_in *in, struct node *node, handler answer, char *body, size_t size)
+{
+    struct {
+        struct wire_entry entry;
+        struct wire_open_out open;
+    } out = {0};
+    struct stat st;
+    uint64_t fh = 0;
+    if (in->opcode == OP_OPEN || in->opcode == OP_CREATE) {
+        lock();
+        struct handle *h = handle_asked(in->unique & ~AGAIN);
+        bool there = h && (in->opcode == OP_OPEN || fstat(h->fd, &st) == 0);
+        if (there && in->opcode == OP_CREATE)
+            entry_fill(&out.entry, node, h->node, &st);
+        out.open.fh = fh = there ? h->fh : 0;
+        unlock();
+    }
+    if (fh) {
+        out.open.open_flags = in->opcode == OP_OPEN ? lane.open_flags : 0;
+        const void *data = in->opcode == OP_OPEN ? (void *)&out.open : (void *)&out;
+        if (reply(in, data, in->opcode == OP_OPEN ? sizeof out.open : sizeof out))
+            handle_answered(fh);
+        else
+            handle_close(fh, false);
+        return DONE;
+    }
+    switch (in->opcode) {
+    case OP_CREATE: case OP_UNLINK: case OP_RMDIR: case OP_LINK: case OP_WRITE:
+        return journal_past(in->unique) ? FORWARD : answer(in, node, body, size);
+    default:
+        return answer(in, node, body, size);
+    }
+}
 
 /* True: Python has to answer it. */
 static bool handle_request(char *mem, size_t size)
@@ -922,7 +966,9 @@ static bool handle_request(char *mem, size_t size)
             reply_error(&in, -ESTALE); /* never so for the kernel's own */
             return false;
         }
-        enum verdict verdict = answer ? answer(&in, node, body, rest) : FORWARD;
+        enum verdict verdict = !answer ? FORWARD
+                               : in.unique & AGAIN ? come_again(&in, node, answer, body, rest)
+                                                   : answer(&in, node, body, rest);
         if (node) {
             lock();
             if (verdict == FORWARD)
@@ -932,6 +978,7 @@ static bool handle_request(char *mem, size_t size)
         }
         if (verdict == FORWARD)
             return true;
+        journal_end();
     }
     atomic_fetch_add_explicit(&shared->counts[in.opcode & 63], 1, memory_order_relaxed);
     return false;
@@ -1031,6 +1078,7 @@ void *serve(void *buffer)
         }
     }
     step_down();
+    journal_leave();
     buffer_give(mem);
     atomic_fetch_sub(&lane.alive, 1);
     return NULL;

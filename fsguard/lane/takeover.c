@@ -424,7 +424,7 @@ PyObject *py_take_over(PyObject *self, PyObject *arg)
     }
     shared_accept();
     remember_pid();
-    started_past();
+    journal_all_past();
     lock();
     if (shared->watch_fd >= 0)
         watch_adopt(shared->watch_fd);
@@ -446,9 +446,11 @@ PyObject *py_note_handle(PyObject *self, PyObject *args)
     lock();
     struct node *node = table_get(id);
     struct noted noted = {.fh = fh, .node_id = id, .node = node, .fd = fd, .flags = flags, .tid = tid,
-                          .readable = readable};
+                          .readable = readable, .asked = journal_current()};
+    die(DONE_ON_DISK);
     bool kept = node && note_handle(&noted);
     unlock();
+    die(IN_THE_TABLE);
     return PyBool_FromLong(kept);
 }
 

@@ -20,9 +20,10 @@ import socket
 import struct
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from errno import EEXIST, EIO, ENOENT
+from errno import EIO
 from typing import Any, NoReturn
 
 from fsguard.lane import engine
@@ -87,6 +88,8 @@ class Worker:
         self.unique = 0
         self.waiting: dict[int, Sent] = {}
         self.left: dict[str, Any] = {}
+        self.fds: dict[int, int] = {}  # the worker's: Python's handles that are not the lane's
+        self.again = False  # whether what was answered last had come again
 
     # ---- the worker ----
 
@@ -126,6 +129,7 @@ class Worker:
                         with suppress(OSError):
                             os.close(int(name))
                 engine.misses_known()
+                self.fds = {fh: fd for fh, _, fd, *_ in found["handles"] if not fh >> 62}
             elif options.get("watch"):
                 engine.watch()
             known = {id_: engine.state(id_)[0] for id_ in options.get("nodes", ())}
@@ -134,6 +138,8 @@ class Worker:
             engine.let_make(True)
             if options.get("records"):
                 found["records"] = [[r[0], [os.fsdecode(p) for p in r[2]]] for r in engine.take_records()]
+            if options.get("die"):
+                engine.die_at(*options["die"])
             self._say({**found, "lookups": known, "paths": paths, "load": engine.load()})
             if serve:
                 engine.serve(self.theirs.fileno(), self.threads, _BUFFER)
@@ -141,8 +147,8 @@ class Worker:
                 select.select([engine.eventfd()], [], [])
                 while (request := engine.next_request()) is not None:
                     self._python(request)
-        except BaseException as error:
-            self._say({"error": repr(error)})
+        except BaseException:
+            self._say({"error": traceback.format_exc()})
         os._exit(1)
 
     def _python(self, request: bytes) -> None:
@@ -155,6 +161,7 @@ class Worker:
             path = os.path.join(self.root, os.fsdecode(engine.paths(node)[0]))
             fh, fd = unique & ~AGAIN, os.open(path, flags & os.O_ACCMODE)
             assert engine.note_handle(fh, node, fd, flags, True, pid)
+            self.fds[fh] = fd
             out = struct.pack("=QIi", fh, 0, 0)
         elif opcode == k.RELEASE:
             (fh,) = struct.unpack_from("=Q", body)
@@ -163,19 +170,61 @@ class Worker:
             fh, offset, size = struct.unpack_from("=QQI", body)
             done = os.pwrite(self._fd(fh), body[40 : 40 + size], offset)
             out = struct.pack("=II", done, 0)
+        elif opcode in (k.CREATE, k.UNLINK, k.RMDIR, k.LINK) and engine.past(unique):
+            error, out = self._once_more(opcode, unique, node, body)
         else:
             error = EIO
         os.write(self.theirs.fileno(), _OUT.pack(_OUT.size + len(out), -error, unique) + out)
 
+    def _once_more(self, opcode: int, unique: int, parent: int, body: bytes) -> tuple[int, bytes]:
+        """A process before may have done it; (errno, body)."""
+        name = body[{k.CREATE: 16, k.LINK: 8}.get(opcode, 0) :].rstrip(b"\0")
+        path = os.path.join(os.fsencode(self.root), engine.paths(parent)[0], name)
+        known = engine.child(parent, name)
+        if opcode in (k.UNLINK, k.RMDIR):
+            if os.path.lexists(path):
+                (os.unlink if opcode == k.UNLINK else os.rmdir)(path)
+            if known:
+                engine.remove_name(known, parent, name)
+                if not engine.names(known):
+                    engine.detach(known)
+                engine.release(known)
+            return 0, b""
+        if opcode == k.LINK:
+            (node,) = struct.unpack_from("=Q", body)
+            if not os.path.lexists(path):
+                os.link(os.path.join(os.fsencode(self.root), engine.paths(node)[0]), path)
+            engine.add_name(node, parent, name)
+            engine.hand_out(node)
+        else:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            st = os.fstat(fd)
+            node = engine.enter(parent, name, st.st_dev, st.st_ino, st.st_mode, st.st_nlink, 0)
+            engine.hand_out(node)
+            fh = unique & ~AGAIN
+            engine.note_handle(fh, node, fd, os.O_RDWR, True, 0)
+            engine.release(node)
+            self.fds[fh] = fd
+        if known:
+            engine.release(known)
+        st = os.stat(path)
+        entry = struct.pack("=QQQQII", node, 0, 0, 0, 0, 0) + struct.pack(
+            "=QQQQQQIIIIIIIIII", st.st_ino, st.st_size, 0, 0, 0, 0, 0, 0, 0, st.st_mode, st.st_nlink, *[0] * 5
+        )
+        return 0, entry + (struct.pack("=QIi", fh, 0, 0) if opcode == k.CREATE else b"")
+
     def _fd(self, fh: int) -> int:
+        if fh in self.fds:
+            return self.fds[fh]
         with suppress(OSError):
             return engine.making(fh)[0]
         raise AssertionError("a write through a handle that nobody has")
 
     def _close(self, fh: int) -> None:
-        fd = -1
-        with suppress(OSError):
-            fd = engine.making(fh)[0]
+        fd = self.fds.pop(fh, -1)
+        if fh >> 62:
+            with suppress(OSError):
+                fd = engine.making(fh)[0]
         engine.unnote_handle(fh)
         if fd >= 0:
             os.close(fd)
@@ -211,13 +260,17 @@ class Worker:
             if number == 0:
                 continue
             count += 1
-            self.waiting.pop(number & ~AGAIN).then(k.Reply(-error, packet[_OUT.size :]))
+            sent = self.waiting.pop(number & ~AGAIN)
+            self.again = sent.again
+            sent.then(k.Reply(-error, packet[_OUT.size :]))
         return count
 
     def settle(self, seconds: float = 20.0) -> None:
         """Until everything is answered."""
         end = time.monotonic() + seconds
         while self.waiting:
+            said = os.read(self.hear, 65536) if select.select([self.hear], [], [], 0)[0] else b""
+            assert not said, said.decode()
             assert time.monotonic() < end, [(s.opcode, s.again) for s in self.waiting.values()]
             self.receive(0.05)
 
@@ -272,6 +325,7 @@ class Story:
         self.written: dict[str, bytes] = {}
         self.made: list[str] = []
         self.removed: list[str] = []
+        self.busy: set[int] = set()  # the kernel holds an inode's lock while a name of it comes or goes
         self.serial = 0
         self.faults: list[str] = []
         for i in range(20):
@@ -285,8 +339,6 @@ class Story:
         return id_
 
     def fail(self, what: str, reply: k.Reply) -> None:
-        if reply.error in (EEXIST, ENOENT):
-            return
         self.faults.append(f"{what}: {os.strerror(reply.error)}")
 
     def step(self) -> None:
@@ -330,7 +382,10 @@ class Story:
         def then(reply: k.Reply) -> None:
             if reply.error:
                 self.fail(f"getattr {path}", reply)
-            elif attr_of(reply.body, 16).ino != os.stat(os.path.join(self.root, path)).st_ino:
+            elif (
+                path in self.files
+                and attr_of(reply.body, 16).ino != os.stat(os.path.join(self.root, path)).st_ino
+            ):
                 self.faults.append(f"getattr {path}: another file")
 
         if self.lookups.get(id_, 0) > 0:
@@ -379,7 +434,8 @@ class Story:
                 self.fail(f"release {path}", reply)
                 return
             self.files[path] = id_
-            self.made.append(path)
+            if fh >> 62:  # else Python made it, and knows
+                self.made.append(path)
 
         body = struct.pack("=QQIIQII", fh, 0, len(data), 0, 0, os.O_WRONLY, 0)
         self.worker.send(k.WRITE, id_, body + data, then)
@@ -403,7 +459,7 @@ class Story:
         if not self.files:
             return
         path, id_ = self.random.choice(list(self.files.items()))
-        if self.lookups.get(id_, 0) == 0:
+        if self.lookups.get(id_, 0) == 0 or id_ in self.busy:
             return
 
         def then(reply: k.Reply) -> None:
@@ -441,7 +497,7 @@ class Story:
         self.worker.send(k.RELEASE, id_, struct.pack("=QIIQ", fh, 0, 0, 0), then)
 
     def _own(self) -> str | None:
-        used = {sent.node for sent in self.worker.waiting.values()}
+        used = {sent.node for sent in self.worker.waiting.values()} | self.busy
         opened = {i for i, _ in self.open.values()} | set(self.pythons.values())
         own = [p for p, i in self.files.items() if p in self.written and i not in used | opened]
         return self.random.choice(own) if own else None
@@ -451,9 +507,11 @@ class Story:
         if path is None:
             return
         id_ = self.files.pop(path)
+        self.busy.add(id_)
         above, _, name = path.rpartition("/")
 
         def then(reply: k.Reply) -> None:
+            self.busy.discard(id_)
             if reply.error == EIO:  # Python's
                 self.names[id_].add(path)
                 self.files[path] = id_
@@ -461,7 +519,8 @@ class Story:
             if reply.error:
                 self.fail(f"unlink {path}", reply)
                 return
-            self.removed.append(path)
+            if not self.worker.again:
+                self.removed.append(path)
 
         self.names[id_].discard(path)
         self.worker.send(k.UNLINK, self.dirs[above], name.encode() + b"\0", then)
@@ -471,9 +530,11 @@ class Story:
         if path is None:
             return
         id_ = self.files[path]
+        self.busy.add(id_)
         new, name, above = self.fresh()
 
         def then(reply: k.Reply) -> None:
+            self.busy.discard(id_)
             if reply.error and reply.error != EIO:
                 self.fail(f"link {new}", reply)
             elif not reply.error:
@@ -519,19 +580,26 @@ class Story:
     def run(self, kills: int) -> None:
         w = self.worker
         w.start()
+        die: tuple[int, int] | None = None
         for _ in range(kills):
             for _ in range(self.random.randrange(1, 60)):
                 self.step()
             for _ in range(self.random.randrange(300)):
                 w.receive()
+            w.receive(0.002 if die else 0.0)
             w.kill()
-            w.start({"nodes": list(self.lookups)})
+            # At once, or where a change stands at a certain point.
+            die = self.random.choice((None, (self.random.randrange(1, 5), self.random.randrange(1, 8))))
+            w.start({"nodes": list(self.lookups), "die": die})
             self.check_left()
             w.resend()
             assert not self.faults, self.faults[:5]
-            if self.random.random() < 0.1:
+            if die is None and self.random.random() < 0.1:
                 w.settle()
                 self.read_all()
+        w.kill()
+        w.start()
+        w.resend()
         w.settle()
         self.read_all()
         w.kill()
