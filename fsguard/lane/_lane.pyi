@@ -27,7 +27,9 @@ def serve(
     """Read requests from the FUSE descriptor; buffer_size: bytes of the largest one.
 
     no_opendir: the kernel understands that directories need not be opened (FUSE_NO_OPENDIR_SUPPORT).
-    first: requests that Python gets before those.
+    first: requests that Python gets before those. After `take_over`, the first time: the kernel is told
+    to send again what was read and not answered (FUSE_NOTIFY_RESEND), before anything is read here, since
+    what is being handled would come again, too. Raises OSError: it can't do that.
     """
 
 def eventfd() -> int: ...

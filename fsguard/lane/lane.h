@@ -216,6 +216,7 @@ struct lane {
     uint64_t entry_ns, attr_ns; /* for how long the kernel may believe */
     uint64_t watched_ns;        /* ... where changes from behind are heard of, if that is longer */
     uint32_t open_flags, opendir_flags;
+    bool resend;     /* what another process has read and not answered shall come again */
     bool no_opendir; /* the kernel can be told that directories need not be opened */
     size_t buffer_size;
     atomic_bool over;

@@ -85,6 +85,11 @@ static PyObject *py_serve(PyObject *self, PyObject *args)
     for (Py_ssize_t i = 0; first && i < PyList_GET_SIZE(first); i++)
         if (!inject(PyList_GET_ITEM(first, i)))
             return NULL;
+    /* Before anything is read: else what we are just handling would come once more, too. */
+    struct wire_out resend = {.len = sizeof resend, .error = NOTIFY_RESEND};
+    if (lane.resend && write(lane.device, &resend, sizeof resend) < 0)
+        return os_error(errno);
+    lane.resend = false;
     /* Signals are Python's. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);

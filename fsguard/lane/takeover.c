@@ -432,6 +432,7 @@ PyObject *py_take_over(PyObject *self, PyObject *arg)
     misses_known(false);
     unlock();
     watch_lost();
+    lane.resend = true;
     return left_behind();
 }
 

@@ -21,6 +21,7 @@ struct wire_in {
 };
 /* In `unique`: the request comes again, who has read it first has not answered. */
 #define AGAIN (1ULL << 63)
+enum { NOTIFY_RESEND = 7 /* Linux 6.9 */ };
 struct wire_out {
     uint32_t len;
     int32_t error;
