@@ -84,7 +84,7 @@ class FileHandlers(OnceHandlers):
         finally:
             self.waiting.pop(caller.unique, None)
         try:
-            self.begin(_OPCODE_OPEN, node.ino, unique=caller.unique)
+            self.begin(_OPCODE_OPEN, node, unique=caller.unique)
             fd, readable = self._open_backing(node, flags)
             try:
                 if flags & os.O_TRUNC:
@@ -239,7 +239,7 @@ class FileHandlers(OnceHandlers):
             offset, appends = past.size, False  # what may have landed there lands there again
         elif appends:
             offset = os.fstat(fd).st_size
-            self.begin(_OPCODE_WRITE, handle.node.ino, offset)
+            self.begin(_OPCODE_WRITE, handle.node, offset)
         if appends != handle.append:
             self._set_append(handle, appends)
         handle.session.writing(tid, offset, data)

@@ -120,7 +120,7 @@ class MetadataHandlers(FileHandlers):
         # pyfuse3 has asked for XATTR_CREATE and XATTR_REPLACE by getxattr; here they are atomic.
         flags = self.request.flags() & (os.XATTR_CREATE | os.XATTR_REPLACE) if self.peeking else 0
         with self.backing.reach(self.nodes[id_]) as fd:
-            self.begin(_SETXATTR, self.nodes[id_].ino)
+            self.begin(_SETXATTR, self.nodes[id_])
             try:
                 os.setxattr(proc_path(fd), name, value, flags)
             except OSError as error:  # XATTR_CREATE: it was us
@@ -145,7 +145,7 @@ class MetadataHandlers(FileHandlers):
     def removexattr(self, id_: int, name: bytes, ctx: Context) -> None:
         _settable(name)
         with self.backing.reach(self.nodes[id_]) as fd:
-            self.begin(_REMOVEXATTR, self.nodes[id_].ino)
+            self.begin(_REMOVEXATTR, self.nodes[id_])
             try:
                 os.removexattr(proc_path(fd), name)
             except OSError as error:  # it was us

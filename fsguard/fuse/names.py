@@ -120,7 +120,7 @@ class NameHandlers(OnceHandlers):
         ):
             # By descriptor: this very inode, whatever its old name leads to now.
             above = self.backing.dir(parent)
-            self.begin(_LINK, node.ino)
+            self.begin(_LINK, node)
             try:
                 os.link(proc_path(fd), name, dst_dir_fd=above, follow_symlinks=True)
             except FileExistsError:
@@ -173,7 +173,7 @@ class NameHandlers(OnceHandlers):
                 pinned = self._before_losing(node)
                 above = self.backing.dir(parent)
                 with self.nodes.changing():
-                    self.begin(_UNLINK, node.ino)
+                    self.begin(_UNLINK, node)
                     try:
                         os.unlink(name, dir_fd=above)
                     except BaseException:
@@ -196,7 +196,7 @@ class NameHandlers(OnceHandlers):
             pinned = node.is_dir and self._before_losing(node)
             above = self.backing.dir(parent)
             with self.nodes.changing():
-                self.begin(_RMDIR, node.ino)
+                self.begin(_RMDIR, node)
                 try:
                     os.rmdir(name, dir_fd=above)
                 except BaseException:
@@ -232,7 +232,7 @@ class NameHandlers(OnceHandlers):
             if there is node:
                 # Two names of one file: rename(2) does nothing, and nothing is replaced.
                 above, new_above = self.backing.dir(parent), self.backing.dir(new_parent)
-                self.begin(_RENAME, node.ino)
+                self.begin(_RENAME, node)
                 self._rename(above, name, new_above, new_name, flags)
             elif flags & _EXCHANGE:
                 assert there is not None
@@ -276,7 +276,7 @@ class NameHandlers(OnceHandlers):
             pinned = there is not None and self._before_losing(there)
             above, new_above = self.backing.dir(parent), self.backing.dir(new_parent)
             with self.nodes.changing():
-                self.begin(_RENAME, node.ino)
+                self.begin(_RENAME, node, 0 if there is None else there.id)
                 try:
                     self._rename(above, name, new_above, new_name, flags)
                 except BaseException:
@@ -310,7 +310,7 @@ class NameHandlers(OnceHandlers):
         with self.observer.changing(self.caller(ctx), event):
             above, new_above = self.backing.dir(parent), self.backing.dir(new_parent)
             with self.nodes.changing():
-                self.begin(_RENAME, node.ino)
+                self.begin(_RENAME, node, there.id)
                 self._rename(above, name, new_above, new_name, _EXCHANGE)
                 self.nodes.remove_name(node, parent, name)
                 self.nodes.remove_name(there, new_parent, new_name)

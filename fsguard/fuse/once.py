@@ -26,8 +26,8 @@ _EXCHANGE = pyfuse3.RENAME_EXCHANGE
 
 
 class Past(NamedTuple):
-    """What a process before was about to do: when (CLOCK_REALTIME ns), to which inode, how large the
-    file was that it appended to."""
+    """What a process before was about to do: when (CLOCK_REALTIME ns), to which inode; how large the
+    file was that it appended to, or which node a rename was about to replace."""
 
     opcode: int
     began: int
@@ -38,13 +38,14 @@ class Past(NamedTuple):
 class OnceHandlers(Filesystem):
     """Mixin: what handlers need that change something. Without the lane nothing comes again."""
 
-    def begin(self, opcode: int, ino: int = 0, size: int = 0, unique: int | None = None) -> None:
+    def begin(self, opcode: int, node: Node | None = None, size: int = 0, unique: int | None = None) -> None:
         """Right before something is changed for the current request (or that number, after an await).
 
         From here to the answer nothing may be awaited.
         """
         if self.lane is not None and self.peeking:
-            engine.began(self.request.unique() if unique is None else unique, opcode, ino, size)
+            number = self.request.unique() if unique is None else unique
+            engine.began(number, opcode, node.ino if node else 0, size, node.id if node else 0)
             self.begun = True
 
     def past(self) -> Past | None:
@@ -96,9 +97,21 @@ class OnceHandlers(Filesystem):
             path = parent.path_of(name)
             with self.nodes.changing():
                 self._gone(node, parent, name)
-            if not node.is_dir:
-                self._announce(Removed(path, node), ctx)
+        else:
+            node, path = self._node(self._past_node()), parent.path_of(name)
+        if node is not None and not node.is_dir:
+            self._announce(Removed(path, node), ctx)
         return True
+
+    def _past_node(self) -> int:
+        return engine.past_node(self.request.unique())
+
+    def _node(self, id_: int) -> Node | None:
+        """The kernel waits for an answer that is about it, and so has not forgotten it."""
+        try:
+            return self.nodes[id_] if id_ else None
+        except OSError:
+            return None
 
     def renamed_before(
         self,
@@ -114,29 +127,42 @@ class OnceHandlers(Filesystem):
         source, target = self._inode(parent, name), self._inode(new_parent, new_name)
         if target != past.ino or source == past.ino or (flags & _EXCHANGE and not source):
             return False
-        node = self.nodes.child(parent, name)
-        if node is None or node.ino != past.ino:
-            return True  # the table knows
-        there = self.nodes.child(new_parent, new_name)
-        if there is node:
-            there = None
+        node, there = self.nodes.child(parent, name), self.nodes.child(new_parent, new_name)
         paths = parent.path_of(name), new_parent.path_of(new_name)
+        if node is not None and node.ino == past.ino:
+            there = None if there is node else there
+            self._move_before(node, parent, name, there, new_parent, new_name, bool(flags & _EXCHANGE))
+        else:  # the table knows
+            node, there = self._node(self._past_node()), self._node(past.size)
+        if node is None:
+            return True
         file, other = (None if n is None or n.is_dir else n for n in (node, there))
-        with self.nodes.changing():
-            self.nodes.remove_name(node, parent, name)
-            if there is not None and flags & _EXCHANGE:
-                self.nodes.remove_name(there, new_parent, new_name)
-            elif there is not None:
-                self._gone(there, new_parent, new_name)
-            self.nodes.add_name(node, new_parent, new_name)
-            if there is not None and flags & _EXCHANGE:
-                self.nodes.add_name(there, parent, name)
         if flags & _EXCHANGE:
             moved_dir = there is not None and there.is_dir
             self._announce(Exchange(*paths, file, other, node.is_dir, moved_dir), ctx)
         else:
             self._announce(Renamed(*paths, file, other, node.is_dir), ctx)
         return True
+
+    def _move_before(
+        self,
+        node: Node,
+        parent: Node,
+        name: bytes,
+        there: Node | None,
+        new_parent: Node,
+        new_name: bytes,
+        exchange: bool,
+    ) -> None:
+        with self.nodes.changing():
+            self.nodes.remove_name(node, parent, name)
+            if there is not None and exchange:
+                self.nodes.remove_name(there, new_parent, new_name)
+            elif there is not None:
+                self._gone(there, new_parent, new_name)
+            self.nodes.add_name(node, new_parent, new_name)
+            if there is not None and exchange:
+                self.nodes.add_name(there, parent, name)
 
     def _inode(self, parent: Node, name: bytes) -> int:
         try:

@@ -162,11 +162,14 @@ def note_handle(fh: int, id: int, fd: int, flags: int, readable: bool, tid: int,
 def unnote_handle(fh: int, /) -> None:
     """Before its descriptor is closed."""
 
-def began(unique: int, opcode: int, ino: int = 0, size: int = 0, /) -> tuple[int, int, int, int] | None:
+def began(
+    unique: int, opcode: int, ino: int = 0, size: int = 0, node: int = 0, /
+) -> tuple[int, int, int, int] | None:
     """This thread is about to change something for the request (its number as it came).
 
-    ino: of what it concerns; size: of a file that is appended to. What the thread has begun before must
-    have been answered. Returns what `past` does.
+    ino: of what it concerns; size: of a file that is appended to; node: of what it concerns, if that may
+    have no name afterwards. What the thread has begun before must have been answered. Returns what `past`
+    does.
     """
 
 def answered() -> None:
@@ -175,6 +178,9 @@ def answered() -> None:
 def past(unique: int, /) -> tuple[int, int, int, int] | None:
     """(opcode, CLOCK_REALTIME ns, inode, size) of a request that comes again, and that the process before
     had begun; None: it had not, or the request does not come again (bit 63 of its number)."""
+
+def past_node(unique: int, /) -> int:
+    """The node that `began` was told; 0: none, as in all that the lane did: there is a record of that."""
 
 def made(unique: int, directory: int, name: bytes, mode: int, /) -> bool:
     """Whether what the name leads to, of the type in `mode`, was made for the request by a process before."""

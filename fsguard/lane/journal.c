@@ -67,14 +67,15 @@ static struct started *slot_of_mine(void)
     return mine;
 }
 
-const struct started *journal_begin(uint64_t unique, uint32_t opcode, uint64_t ino, uint64_t size)
+const struct started *journal_begin(uint64_t unique, uint32_t opcode, uint64_t ino, uint64_t size,
+                                    uint64_t node)
 {
     resumed = unique & AGAIN ? find_past(unique & ~AGAIN) : NULL;
     struct started *s = resumed ? NULL : slot_of_mine();
     if (s) {
         atomic_store_explicit(&s->unique, 0, memory_order_release);
         atomic_signal_fence(memory_order_seq_cst);
-        s->opcode = opcode, s->ino = ino, s->size = size, s->began = realtime_ns();
+        s->opcode = opcode, s->ino = ino, s->size = size, s->node = node, s->began = realtime_ns();
         atomic_store_explicit(&s->unique, unique & ~AGAIN, memory_order_release);
     }
     die(BEGUN);

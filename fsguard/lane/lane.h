@@ -188,6 +188,7 @@ struct started {
     bool past;               /* another process has begun it */
     int64_t began;           /* CLOCK_REALTIME, ns */
     uint64_t ino, size;      /* of what it concerns, 0: nothing; how large the file was */
+    uint64_t node;           /* of which Python has to be told, 0: none */
 };
 
 enum { DEVICES = 256, STARTED = 256, WATCH_COUNTERS = 5, PIDS = 8 };
@@ -360,8 +361,8 @@ void grant_set(struct grant *grant, uint64_t fh, int fd, uint32_t tid, bool appe
 /* ---- journal.c ---- */
 
 /* Before this thread changes anything for a request; what another process has begun: that, else NULL. `ino`:
- * of what it concerns, or 0; `size`: of a file that is appended to. */
-const struct started *journal_begin(uint64_t unique, uint32_t opcode, uint64_t ino, uint64_t size);
+ * of what it concerns, or 0; `size`: of a file that is appended to; `node`: of what no record will tell. */
+const struct started *journal_begin(uint64_t unique, uint32_t opcode, uint64_t ino, uint64_t size, uint64_t node);
 void journal_end(void);    /* what this thread has begun last is answered */
 void journal_leave(void);  /* the thread ends */
 const struct started *journal_past(uint64_t unique); /* NULL: not begun by a process before */

@@ -121,7 +121,7 @@ enum verdict do_mkdir(struct wire_in *in, struct node *parent, char *body, size_
     uint64_t since = table_next_id(), id = 0;
     unlock();
     int error = as_caller(in, make.umask);
-    journal_begin(in->unique, in->opcode, 0, 0);
+    journal_begin(in->unique, in->opcode, 0, 0, 0);
     if (!error && mkdirat(dir, name, make.mode & 07777) < 0)
         error = -errno;
     as_before(in);
@@ -177,7 +177,7 @@ enum verdict do_create(struct wire_in *in, struct node *parent, char *body, size
     int dir = dir_acquire(parent), fd = -1;
     int error = dir < 0 ? dir : as_caller(in, make.umask);
     if (!error) {
-        journal_begin(in->unique, in->opcode, 0, 0);
+        journal_begin(in->unique, in->opcode, 0, 0, 0);
         fd = openat(dir, name, (int)(make.flags & PASSED) | O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
                     make.mode & 07777);
         error = fd < 0 ? -errno : 0;
@@ -324,7 +324,7 @@ static int lose(const struct wire_in *in, struct node *parent, int dir, struct n
     if (last && node->lookups && !node->pinned) /* on failure fstat on what is gone will answer ESTALE */
         pinned = node_pin(node) == 0;
     names_change_begins();
-    journal_begin(in->unique, in->opcode, node->ino, 0);
+    journal_begin(in->unique, in->opcode, node->ino, 0, 0);
     int error = unlinkat(dir, text, node->kind == S_IFDIR ? AT_REMOVEDIR : 0) < 0 ? -errno : 0;
     die(DONE_ON_DISK);
     lock();
@@ -453,7 +453,7 @@ enum verdict do_link(struct wire_in *in, struct node *parent, char *body, size_t
     char path[40];
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     /* By descriptor: this very inode, whatever its old name leads to now. */
-    journal_begin(in->unique, in->opcode, node->ino, 0);
+    journal_begin(in->unique, in->opcode, node->ino, 0, 0);
     int error = linkat(AT_FDCWD, path, dir, name, AT_SYMLINK_FOLLOW) < 0 || fstat(fd, &st) < 0 ? -errno : 0;
     close(fd);
     die(DONE_ON_DISK);

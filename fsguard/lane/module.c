@@ -348,12 +348,12 @@ static PyObject *past_of(const struct started *s)
 
 static PyObject *py_began(PyObject *self, PyObject *args)
 {
-    unsigned long long unique, ino = 0, size = 0;
+    unsigned long long unique, ino = 0, size = 0, node = 0;
     unsigned opcode;
     (void)self;
-    if (!PyArg_ParseTuple(args, "KI|KK", &unique, &opcode, &ino, &size))
+    if (!PyArg_ParseTuple(args, "KI|KKK", &unique, &opcode, &ino, &size, &node))
         return NULL;
-    return past_of(journal_begin(unique, opcode, ino, size));
+    return past_of(journal_begin(unique, opcode, ino, size, node));
 }
 
 static PyObject *py_answered(PyObject *self, PyObject *none)
@@ -368,6 +368,14 @@ static PyObject *py_past(PyObject *self, PyObject *arg)
     (void)self;
     ID_ONLY(arg, unique)
     return past_of(journal_past(unique));
+}
+
+static PyObject *py_past_node(PyObject *self, PyObject *arg)
+{
+    (void)self;
+    ID_ONLY(arg, unique)
+    const struct started *s = journal_past(unique);
+    return PyLong_FromUnsignedLongLong(s ? s->node : 0);
 }
 
 static PyObject *py_made(PyObject *self, PyObject *args)
@@ -1044,10 +1052,11 @@ static PyMethodDef methods[] = {
     {"note_handle", py_note_handle, METH_VARARGS, "(fh, id, fd, flags, readable, tid): Python's handle; False: no memory."},
     {"unnote_handle", py_unnote_handle, METH_O, "(fh): it is about to be closed."},
     {"misses_known", py_misses_known, METH_NOARGS, "After `take_over`: `watch_miss` was told all of them."},
-    {"began", py_began, METH_VARARGS, "(unique, opcode, ino, size): something is about to be changed for the request; "
+    {"began", py_began, METH_VARARGS, "(unique, opcode, ino, size, node): something is about to be changed for the request; "
      "(opcode, began, ino, size) if another process has begun it."},
     {"answered", py_answered, METH_NOARGS, "Python has answered what it `began` last."},
     {"past", py_past, METH_O, "(unique) -> (opcode, began, ino, size) as another process has begun it; None: it has not."},
+    {"past_node", py_past_node, METH_O, "(unique) -> the node that `began` was told; 0: none."},
     {"made", py_made, METH_VARARGS, "(unique, dir fd, name, mode): it stands there because that process has made it."},
     {"asked", py_asked, METH_O, "(unique) -> the handle that it has led to, unanswered; 0: none."},
     {"die_at", py_die_at, METH_VARARGS, "(point, nth): for tests: SIGKILL there. 1: begun, 2: done, 3: in the table, "

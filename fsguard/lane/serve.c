@@ -346,7 +346,7 @@ static enum verdict do_write(struct wire_in *in, struct node *node, char *body, 
     ssize_t put = 0;
     struct stat st;
     if (g->append) /* done twice, it would be there twice */
-        journal_begin(in->unique, in->opcode, node->ino, fstat(g->fd, &st) == 0 ? (uint64_t)st.st_size : 0);
+        journal_begin(in->unique, in->opcode, node->ino, fstat(g->fd, &st) == 0 ? (uint64_t)st.st_size : 0, 0);
     do { /* pwrite(2) on a descriptor with O_APPEND appends, whatever the offset */
         put = pwrite(g->fd, body + sizeof write + done, write.size - done, (off_t)(write.offset + done));
         done += put > 0 ? (size_t)put : 0;
@@ -874,7 +874,7 @@ static enum verdict do_setxattr(struct wire_in *in, struct node *node, char *bod
         return reply_error(in, fd), DONE;
     char path[40];
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    journal_begin(in->unique, in->opcode, node->ino, 0);
+    journal_begin(in->unique, in->opcode, node->ino, 0, 0);
     int error = (head ? setxattr(path, name, name + length + 1, set.size, (int)set.flags) : removexattr(path, name)) < 0
                     ? -errno : 0;
     die(DONE_ON_DISK);
