@@ -32,30 +32,46 @@ class Mortal:
         self.behind.mkdir()
         self.root.mkdir()
         self.log = top / "mount.log"
+        self._heard = b""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.kit.remount", str(self.behind), str(self.root)],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
         )
         self._hear("ready")
 
     def _hear(self, word: str) -> None:
-        assert self._process.stdout is not None
-        ready = select.select([self._process.stdout], [], [], 20)[0]
-        said = self._process.stdout.readline().strip() if ready else "nothing"
+        said = self._said()
         assert said == word, f"{said}, not {word}"
+
+    def _said(self) -> str:
+        assert self._process.stdout is not None
+        while b"\n" not in self._heard:
+            if not select.select([self._process.stdout], [], [], 20)[0]:
+                return "nothing"
+            self._heard += os.read(self._process.stdout.fileno(), 4096)
+        line, _, self._heard = self._heard.partition(b"\n")
+        return line.decode()
 
     def _order(self, line: str) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.write(f"{line}\n".encode())
         self._process.stdin.flush()
 
-    def dies_at(self, point: int, nth: int = 1) -> None:
-        self._order(f"arm {point} {nth}")
+    def dies_at(self, point: int, times: int = 1) -> None:
+        """The next server that comes by there, and `times` - 1 of those after it."""
+        self._order(f"arm {point} 1 {times}")
         self._hear("armed")
+
+    def lives(self) -> int:
+        """From now on; how often one has died."""
+        self._order("arm 0 1 0")
+        deaths = 0
+        while (said := self._said()) == "served":
+            deaths += 1
+        assert said == "armed", said
+        return deaths
 
     def is_served_again(self) -> None:
         self._hear("served")
@@ -391,5 +407,27 @@ def test_it_is_done_once(mortal: Mortal, places: tuple[Path, Path], operation: s
         assert sorted(os.listdir(through)) == sorted(os.listdir(behind))
         for entry in os.scandir(through):
             assert entry.inode() == os.lstat(behind / entry.name).st_ino
+    subprocess.run(["rm", "-rf", str(through)], check=True)
+    assert not behind.exists()
+
+
+@pytest.mark.parametrize(
+    ("operation", "point"),
+    [(o, p) for o in OPERATIONS for p in POINTS if (o, p) not in NEVER and p != "answered"],
+)
+def test_it_is_done_once_however_many_die(
+    mortal: Mortal, places: tuple[Path, Path], operation: str, point: str
+) -> None:
+    """The second may die in it as well, and the third in what comes next."""
+    prepare, _ = OPERATIONS[operation]
+    act = prepare(*places)
+    mortal.dies_at(POINTS[point], times=3)
+    try:
+        act()
+    finally:
+        deaths = mortal.lives()
+    assert deaths
+    through, behind = places
+    assert sorted(os.listdir(through)) == sorted(os.listdir(behind))
     subprocess.run(["rm", "-rf", str(through)], check=True)
     assert not behind.exists()

@@ -2,12 +2,13 @@
 
     python -m tests.kit.remount WORKSPACE MOUNTPOINT
 
-Reads lines: ``arm POINT NTH`` (see `engine.die_at`; answered by ``armed``) and ``end``. Says ``ready``,
-and ``served`` whenever the next server has taken over.
+Reads lines: ``arm POINT NTH TIMES`` (see `engine.die_at`; answered by ``armed``: so many servers die
+there, one after the other) and ``end``. Says ``ready``, and ``served`` whenever there is a next one.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pickle
 import select
@@ -65,6 +66,18 @@ class Told(NullObserver):
         os.write(self._log, _line("Linked", path))
 
 
+def _open_now() -> set[int]:
+    return {fd for fd in map(int, os.listdir("/proc/self/fd")) if _is_open(fd)}  # not that of the listing
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        fcntl.fcntl(fd, fcntl.F_GETFD)
+    except OSError:
+        return False
+    return True
+
+
 class Keeper:
     """Holds what must outlive a server: descriptors, memory, what was agreed on."""
 
@@ -75,19 +88,28 @@ class Keeper:
         self.mounted = connections.mount(workspace, mountpoint)
         self.past: connections.Past | None = None
         self.hear, self.tell = os.pipe()
-        self.pid = 0
+        self.pid = self.device = 0
         self.ending = False
+        self.before: set[int] = set()
+        self.order: tuple[int, int] | None = None
+        self.more = 0  # servers that are to die there
 
     def start(self) -> None:
+        if self.past is not None:  # the server moves its own, and may die over that
+            self.past = self.past._replace(fuse_fd=os.dup(self.device))
+        self.before = _open_now()  # of the dead, too
         self.pid = clone()
         if self.pid == 0:
             self._work()
+        if self.past is not None:
+            return
         with open(self.hear, "rb", closefd=False, buffering=0) as pipe:
             size = struct.unpack("=I", pipe.read(4))[0]
             data = b""
             while len(data) < size:
                 data += pipe.read(size - len(data))
         self.past = pickle.loads(data)
+        self.device = os.dup(self.past.fuse_fd)
 
     def _work(self) -> NoReturn:
         code = 1
@@ -115,6 +137,12 @@ class Keeper:
             operations.lane.lost_count()
             operations.adopt_handles([h[:5] for h in found["handles"]], {})
             engine.misses_known()
+            known = {0, 1, 2, self.memory, self.log, self.hear, self.tell, self.device}
+            for fd in self.before - known - set(found["fds"]) - set(past.descriptors()):
+                with suppress(OSError):  # of a node that nobody knows any more: closed in there
+                    os.close(fd)
+            if self.order is not None:
+                engine.die_at(*self.order)
 
         def arm(number: int, frame: object) -> None:
             with open(self.orders, encoding="ascii") as file:
@@ -125,8 +153,9 @@ class Keeper:
         signal.signal(signal.SIGUSR1, arm)
         async with trio.open_nursery() as nursery:
             await nursery.start(connection.run, operations)
-            data = pickle.dumps(connection.handed_on())
-            os.write(self.tell, struct.pack("=I", len(data)) + data)
+            if past is None:
+                data = pickle.dumps(connection.handed_on())
+                os.write(self.tell, struct.pack("=I", len(data)) + data)
             await connection.over.wait()
 
     def run(self) -> None:
@@ -143,6 +172,9 @@ class Keeper:
             if status == 0 or self.ending:
                 return
             print(f"died {status}", file=sys.stderr, flush=True)
+            self.more -= 1
+            if self.more <= 0:
+                self.order = None
             self.start()
             print("served", flush=True)
 
@@ -152,8 +184,10 @@ class Keeper:
             with suppress(OSError):
                 self.mounted.unmount()
             return
+        point, nth, self.more = map(int, words[1:])
+        self.order = (point, nth)
         with open(self.orders, "w", encoding="ascii") as file:
-            file.write(" ".join(words[1:]))
+            file.write(f"{point} {nth}")
         os.kill(self.pid, signal.SIGUSR1)
 
 
