@@ -17,6 +17,7 @@ import pytest
 from fsguard.lane import engine
 from tests.kit.kernel import Kernel
 
+Q_OVERFLOW = 0x4000  # FAN_Q_OVERFLOW
 ROOT = Path(__file__).parents[2]
 
 
@@ -53,6 +54,17 @@ def test_what_the_kernel_was_answered_survives(tmp_path: Path, seed: int) -> Non
 def test_damaged_memory_is_refused_or_harmless(tmp_path: Path, seed: int) -> None:
     outcomes = _mortal(tmp_path, seed, 200, "damage")
     assert outcomes["refused"] > 10
+
+
+def test_changes_from_behind_are_heard_of_by_the_next(kernel: Kernel, tmp_path: Path) -> None:
+    if not engine.watch_load()["on"]:
+        pytest.skip("changes cannot be heard of here")
+    found = _mortal(tmp_path, 0, 0, "listen")
+    heard = found["heard"]
+    assert heard[0] == [Q_OVERFLOW, ""], "some may have been lost"
+    assert "d/new" in [path for _, path in heard]
+    assert found["load"]["directories"] == 2 and found["load"]["foreign"] >= 1
+    assert found["told"] == ["d", "old1"], "what the kernel believed is taken back"
 
 
 def test_a_memory_is_set_up_once_and_before_anything_else(kernel: Kernel) -> None:

@@ -5,7 +5,7 @@
 
 What was sent and not answered is sent once more, as the kernel does: what had been read by the dead
 with the bit that says so. Run as a program: ``python -m tests.kit.mortal SEED KILLS DIRECTORY``;
-a fourth word: memory is damaged, so many times, instead.
+or with a fourth word: ``damage`` (of memory, so many times), ``listen`` (for changes from behind).
 """
 
 from __future__ import annotations
@@ -89,6 +89,8 @@ class Worker:
         self.waiting: dict[int, Sent] = {}
         self.left: dict[str, Any] = {}
         self.fds: dict[int, int] = {}  # the worker's: Python's handles that are not the lane's
+        self.notices: list[tuple[int, bytes]] = []  # (FUSE_NOTIFY_*, body)
+        self._heard = b""
         self.again = False  # whether what was answered last had come again
 
     # ---- the worker ----
@@ -99,14 +101,17 @@ class Worker:
         self.pid = clone()
         if self.pid == 0:
             self._work(self.born == 1, options or {}, serve)
-        said = b""
-        while not said.endswith(b"\n"):
-            ready = select.select([self.hear], [], [], 20.0)[0]
-            assert ready, "the worker says nothing"
-            said += os.read(self.hear, 65536)
-        found = json.loads(said)
+        self.left = self.said()
+
+    def said(self) -> dict[str, Any]:
+        """One line of the worker's."""
+        while b"\n" not in self._heard:
+            assert select.select([self.hear], [], [], 20.0)[0], "the worker says nothing"
+            self._heard += os.read(self.hear, 65536)
+        said, _, self._heard = self._heard.partition(b"\n")
+        found: dict[str, Any] = json.loads(said)
         assert "error" not in found, found["error"]
-        self.left = found
+        return found
 
     def _say(self, what: object) -> None:
         data = json.dumps(what).encode() + b"\n"
@@ -143,6 +148,8 @@ class Worker:
             self._say({**found, "lookups": known, "paths": paths, "load": engine.load()})
             if serve:
                 engine.serve(self.theirs.fileno(), self.threads, _BUFFER)
+            if options.get("listen"):
+                self._say(self._hear_of(options["listen"].encode()))
             while True:
                 select.select([engine.eventfd()], [], [])
                 while (request := engine.next_request()) is not None:
@@ -150,6 +157,17 @@ class Worker:
         except BaseException:
             self._say({"error": traceback.format_exc()})
         os._exit(1)
+
+    def _hear_of(self, path: bytes) -> dict[str, Any]:
+        """Changes from behind, until one concerns the path: (FAN_* bits, path)."""
+        heard: list[tuple[int, bytes | None]] = []
+        while not any(one == path for _, one in heard):
+            assert select.select([engine.eventfd()], [], [], 10)[0], heard
+            heard += [change[:2] for change in engine.take_changes()]
+            while engine.next_request() is not None:
+                pass  # that also lowers the event
+        load = engine.watch_load()
+        return {"heard": [[mask, os.fsdecode(one or b"")] for mask, one in heard], "load": load}
 
     def _python(self, request: bytes) -> None:
         """What Python would do with a request, as far as the test needs it."""
@@ -258,6 +276,7 @@ class Worker:
             packet = self.ours.recv(2 << 20)
             _, error, number = _OUT.unpack_from(packet)
             if number == 0:
+                self.notices.append((error, packet[_OUT.size :]))
                 continue
             count += 1
             sent = self.waiting.pop(number & ~AGAIN)
@@ -618,6 +637,33 @@ class Story:
         assert not self.faults, self.faults[:5]
 
 
+def listen(story: Story) -> dict[str, Any]:
+    """Changes from behind are heard of by the next, in the directories that the one before has watched."""
+    w = story.worker
+    os.mkdir(os.path.join(story.root, "d"))
+    nodes: dict[str, int] = {}
+
+    def look(name: str) -> None:
+        w.send(k.LOOKUP, 1, name.encode() + b"\0", lambda r: nodes.update({name: story.entry(name, r.body)}))
+        w.settle()
+
+    w.start({"watch": True})
+    look("d")
+    look("old1")
+    watched = w.left["load"]
+    w.kill()
+    w.notices.clear()
+    w.start({"listen": "d/new"})
+    w.resend()
+    with open(os.path.join(story.root, "d", "new"), "w", encoding="ascii"):
+        pass
+    found = w.said()
+    w.receive(0.2)
+    told = {struct.unpack_from("=Q", body)[0] for code, body in w.notices if code == 2}
+    w.kill()
+    return {**found, "told": [n for n, id_ in nodes.items() if id_ in told], "before": watched}
+
+
 def damage(story: Story, rounds: int) -> dict[str, int]:
     """Take over memory that was written over at random: an error or not, and never a crash."""
     w, rnd = story.worker, story.random
@@ -682,6 +728,9 @@ def main() -> None:
     story = Story(seed, root)
     began = time.monotonic()
     try:
+        if sys.argv[4:] == ["listen"]:
+            print(json.dumps(listen(story)))
+            return
         if len(sys.argv) > 4:
             print(json.dumps(damage(story, kills)))
             return
