@@ -28,6 +28,7 @@ from fsguard.fuse.nodes import Node
 __all__ = [
     "FORMAT",
     "KEPT",
+    "UNDER_WAY",
     "Estate",
     "execute",
     "gather",
@@ -57,7 +58,7 @@ KEPT: Mapping[str, tuple[str, ...]] = {
     "dispatch": ("open_files", "_writable"),
     "orphans": ("_files",),
     "outsiders": ("overflows",),
-    "waiting": ("seconds", "waits", "waited", "_again"),
+    "waiting": ("seconds", "waits", "waited", "_again", "_writable"),  # which is dispatch's, too
     "turns": ("lapse", "_turns", "_of_handle", "_entered"),
     "leases": ("held", "_ids"),
     "resolver": ("_threads", "_known", "_processes", "runs", "_pids", "means", "_nobody"),
@@ -70,6 +71,17 @@ KEPT: Mapping[str, tuple[str, ...]] = {
     "lane": ("_last", "_actors", "_numbers", "_groups", "_last_group"),
 }
 """What of which part goes to the next program; the rest of each is made anew, or has only wires in it."""
+
+UNDER_WAY: Mapping[str, tuple[str, ...]] = {
+    "recorder": ("numbers", "record", "sessions", "actors", "cast"),
+    "outsiders": ("_last",),
+    "waits": ("_by_request", "_signalled"),
+    "behind": ("_lines",),
+    "waiting": ("_waits", "resumed"),
+    "turns": ("_queues",),
+    "leases": ("_queue",),
+}
+"""What goes into a checkpoint besides: a program that is restarted handles opens that wait anew instead."""
 
 
 class Estate(NamedTuple):
@@ -93,8 +105,9 @@ class Estate(NamedTuple):
 # ---- what is known ----------------------------------------------------------------------
 
 
-def gather(parts: Mapping[str, object]) -> bytes:
-    """What `KEPT` names, of the daemon's parts. Nothing may be under way."""
+def gather(parts: Mapping[str, object], under_way: bool = False) -> bytes:
+    """What `KEPT` names, of the daemon's parts. Nothing may be under way but opens that wait, which
+    are there with all that concerns them if so asked (`UNDER_WAY`)."""
     names = {id(part): name for name, part in parts.items()}
 
     def name_of(obj: object) -> object:
@@ -102,11 +115,12 @@ def gather(parts: Mapping[str, object]) -> bytes:
             return ("node", obj.id)
         return names.get(id(obj))
 
-    state = {
-        name: {attribute: getattr(parts[name], attribute) for attribute in attributes}
-        for name, attributes in KEPT.items()
-        if name in parts
-    }
+    state: dict[str, dict[str, object]] = {}
+    for kept in (KEPT, UNDER_WAY) if under_way else (KEPT,):
+        for name, attributes in kept.items():
+            if name in parts:
+                values = {attribute: getattr(parts[name], attribute) for attribute in attributes}
+                state.setdefault(name, {}).update(values)
     return flat.dump(state, name_of)
 
 

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 __all__ = [
+    "Proc",
     "Stat",
     "parse_environ",
     "parse_stat",
@@ -49,6 +50,7 @@ def read(path: str, limit: int = 65536) -> bytes | None:
 
 
 PATIENCE_SECONDS = 0.05
+ENVIRON, CMDLINE = 262144, 4096  # bytes that are read of them
 _readers = ThreadPoolExecutor(8, thread_name_prefix="procfs")
 
 
@@ -132,6 +134,44 @@ def parse_syscall(raw: bytes) -> tuple[int, tuple[int, ...]] | None:
 def syscall(tid: int) -> tuple[int, tuple[int, ...]] | None:
     raw = read(f"/proc/{tid}/syscall", 512)
     return parse_syscall(raw) if raw else None
+
+
+class Proc:
+    """What the resolver asks about threads and processes; each answer is as of now."""
+
+    def inode(self, tid: int) -> int | None:
+        """Of /proc/TID; it lives as long as the thread does: a reused id gets another."""
+        try:
+            return os.stat(f"/proc/{tid}").st_ino
+        except OSError:
+            return None
+
+    def tgid(self, tid: int) -> int | None:
+        raw = read(f"/proc/{tid}/status", 4096)
+        return parse_tgid(raw) if raw else None
+
+    def stat(self, pid: int) -> Stat | None:
+        raw = read(f"/proc/{pid}/stat", 1024)
+        return parse_stat(raw) if raw else None
+
+    def groups(self, pid: int) -> bytes:
+        return read(f"/proc/{pid}/cgroup") or b""
+
+    def variables(self, pid: int, threads: int, names: tuple[bytes, ...]) -> dict[bytes, bytes]:
+        """Those of its environment. TimeoutError as `read_memory`."""
+        return parse_environ(read_memory(f"/proc/{pid}/environ", ENVIRON, threads) or b"", names)
+
+    def cmdline(self, pid: int, threads: int) -> bytes:
+        """The beginning of it. TimeoutError as `read_memory`."""
+        return read_memory(f"/proc/{pid}/cmdline", CMDLINE, threads) or b""
+
+    def syscall(self, tid: int) -> tuple[int, tuple[int, ...]] | None:
+        return syscall(tid)
+
+    def pending(self, tid: int) -> int | None:
+        """`pending_signals` of a thread; None: it is gone."""
+        raw = read(f"/proc/{tid}/status", 8192)
+        return None if raw is None else pending_signals(raw)
 
 
 def text_of(cmdline: bytes | None, comm: str, limit: int = 400) -> str:

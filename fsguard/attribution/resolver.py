@@ -35,7 +35,6 @@ __all__ = ["Resolver", "Run"]
 MAX_PROCESSES = 16_384
 REGROUP_SECONDS = 1.0
 MAX_NAME = 200
-_CMDLINE = 4096
 _ENDING = sum(
     1 << (n - 1) for n in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 )
@@ -70,6 +69,7 @@ class Resolver:
     """Implements the lookup that `fsguard.dispatch` asks for.
 
     :param patterns: how other control groups map to tasks.
+    :param proc: answers what is asked of /proc.
     """
 
     def __init__(
@@ -77,10 +77,12 @@ class Resolver:
         guard: Guard,
         patterns: Sequence[cgroup.CgroupPattern] = (),
         clock: Callable[[], float] = time.time,
+        proc: procfs.Proc | None = None,
     ) -> None:
         self._guard = guard
+        self._proc = proc or procfs.Proc()
         self._patterns = tuple(patterns)
-        self._clock = clock
+        self.clock = clock
         self._threads: OrderedDict[int, tuple[int, int]] = OrderedDict()
         self._known: OrderedDict[int, _Known] = OrderedDict()
         self._processes: OrderedDict[int, Process] = OrderedDict()
@@ -135,31 +137,29 @@ class Resolver:
         then = procfs.parse_stat(texts["stat"]) if "stat" in texts else None
         if then is None:
             return self.actor(pid, paths)
-        raw = procfs.read(f"/proc/{pid}/stat", 1024)
-        now = procfs.parse_stat(raw) if raw else None
+        now = self._proc.stat(pid)
         if now is not None and (now.start, now.image) == (then.start, then.image):
             return self.actor(pid, paths)
         known = self._known.get(pid)
         # No image: it was about to end, and its arguments and environment were gone.
         if known is not None and known.start == then.start and then.image in (known.image, 0):
             return self._announced(known.actor, paths)
-        return self._announced(self._resolve(pid, then, self._clock(), texts), paths)
+        return self._announced(self._resolve(pid, then, self.clock(), texts), paths)
 
     def _announced(self, actor: Actor, paths: Sequence[bytes]) -> Actor:
         if not paths or not len(self.announced):
             return actor
-        return self.announced.find(actor.process, paths, self._clock()) or actor
+        return self.announced.find(actor.process, paths, self.clock()) or actor
 
     def _actor(self, tid: int) -> Actor:
         if tid <= 0:
             return self._nobody
         pid = self.tgid(tid)
-        raw = procfs.read(f"/proc/{pid}/stat", 1024) if pid else None
-        stat = procfs.parse_stat(raw) if raw else None
+        stat = self._proc.stat(pid) if pid else None
         known = self._known.get(pid) if pid else None
         if stat is None or pid is None:
             return known.actor if known is not None else self._nobody
-        now = self._clock()
+        now = self.clock()
         if (
             known is not None
             and (known.start, known.image) == (stat.start, stat.image)
@@ -170,16 +170,13 @@ class Resolver:
 
     def tgid(self, tid: int) -> int | None:
         """The process of a thread; None when it is gone."""
-        try:
-            # The inode of /proc/TID lives as long as the thread: a reused id gets another.
-            ino = os.stat(f"/proc/{tid}").st_ino
-        except OSError:
+        ino = self._proc.inode(tid)
+        if ino is None:
             return None
         cached = self._threads.get(tid)
         if cached is not None and cached[0] == ino:
             return cached[1]
-        raw = procfs.read(f"/proc/{tid}/status", 4096)
-        tgid = procfs.parse_tgid(raw) if raw else None
+        tgid = self._proc.tgid(tid)
         if tgid is not None:
             self._threads[tid] = (ino, tgid)
             if len(self._threads) > MAX_PROCESSES:
@@ -195,7 +192,7 @@ class Resolver:
         Tells `cat f` from `stat f` when both find nothing: a FUSE lookup does
         not say what it is for. False where /proc/TID/syscall can't be read.
         """
-        call = procfs.syscall(tid)
+        call = self._proc.syscall(tid)
         if call is None:
             return False
         number, args = call
@@ -211,34 +208,31 @@ class Resolver:
         Tells `readlink l` and `ls -l` from `cat l/f`: FUSE asks for the link in
         the same way when a path leads through it.
         """
-        call = procfs.syscall(tid)
+        call = self._proc.syscall(tid)
         return call is not None and call[0] in _READLINK.get(os.uname().machine, ())
 
     def wants_out(self, tid: int) -> bool:
         """True when a wait of this thread should end now: it is gone, or told to stop."""
-        raw = procfs.read(f"/proc/{tid}/status", 8192)
-        return raw is None or bool(procfs.pending_signals(raw) & _ENDING)
+        pending = self._proc.pending(tid)
+        return pending is None or bool(pending & _ENDING)
 
     def gone(self, actor: Actor) -> bool:
         """True when the process has ended."""
-        raw = procfs.read(f"/proc/{actor.process.pid}/stat", 1024)
-        stat = procfs.parse_stat(raw) if raw else None
+        stat = self._proc.stat(actor.process.pid)
         return stat is None or stat.start != actor.process.start or stat.state in "ZX"
 
     def process_start(self, pid: int) -> int | None:
-        raw = procfs.read(f"/proc/{pid}/stat", 1024)
-        stat = procfs.parse_stat(raw) if raw else None
+        stat = self._proc.stat(pid)
         return stat.start if stat is not None else None
 
     def parent_of(self, pid: int) -> int | None:
-        raw = procfs.read(f"/proc/{pid}/stat", 1024)
-        stat = procfs.parse_stat(raw) if raw else None
+        stat = self._proc.stat(pid)
         return stat.ppid if stat is not None else None
 
     # -- inside ---------------------------------------------------------------
 
     def _same_groups(self, pid: int, known: _Known, now: float) -> bool:
-        groups = procfs.read(f"/proc/{pid}/cgroup") or b""
+        groups = self._proc.groups(pid)
         known.checked = now
         return groups == known.groups
 
@@ -254,24 +248,33 @@ class Resolver:
         self, pid: int, stat: procfs.Stat, now: float, texts: Mapping[str, bytes] | None = None
     ) -> Actor:
         """`texts`: instead of what /proc says now."""
-        groups = (procfs.read(f"/proc/{pid}/cgroup") if texts is None else texts.get("cgroup")) or b""
+        groups = self._proc.groups(pid) if texts is None else texts.get("cgroup") or b""
         sure = True
 
-        def text_in_memory(name: str, limit: int) -> bytes:
+        def variables() -> dict[bytes, bytes]:
             nonlocal sure
             if texts is not None:
-                return texts.get(name, b"")[:limit]
+                return procfs.parse_environ(texts.get("environ", b"")[: procfs.ENVIRON], _VARIABLES)
             try:
-                return procfs.read_memory(f"/proc/{pid}/{name}", limit, stat.threads) or b""
+                return self._proc.variables(pid, stat.threads, _VARIABLES)
+            except TimeoutError:
+                sure = False
+                return {}
+
+        def arguments() -> bytes:
+            nonlocal sure
+            if texts is not None:
+                return texts.get("cmdline", b"")[: procfs.CMDLINE]
+            try:
+                return self._proc.cmdline(pid, stat.threads)
             except TimeoutError:
                 sure = False
                 return b""
 
-        environ = text_in_memory("environ", 262144)
-        env = procfs.parse_environ(environ, _VARIABLES)
+        env = variables()
         cmdline: bytes | None = None
         if shells.is_shell(stat):
-            cmdline = text_in_memory("cmdline", _CMDLINE)
+            cmdline = arguments()
             if mark := shells.marked(cmdline):
                 env.pop(b"FSGUARD_INTENT", None)  # of the task that it was started for
                 env.update(mark)
@@ -297,7 +300,7 @@ class Resolver:
             if name:
                 task, means = self._task(name[:MAX_NAME], now), "cgroup pattern"
         if command is None:
-            cmdline = cmdline if cmdline is not None else text_in_memory("cmdline", _CMDLINE)
+            cmdline = cmdline if cmdline is not None else arguments()
             text = procfs.text_of(cmdline, stat.comm)
             command = Command(f"p{pid}.{stat.start}.{stat.image:x}", text, task, now)
         self.means[means] += 1
@@ -361,8 +364,7 @@ class Resolver:
             return process
         process = Process(pid, stat.start, stat.comm)
         if stat.ppid > 0 and depth < 64:
-            raw = procfs.read(f"/proc/{stat.ppid}/stat", 1024)
-            above = procfs.parse_stat(raw) if raw else None
+            above = self._proc.stat(stat.ppid)
             if above is not None:
                 process.parent = self._process(stat.ppid, above, depth + 1)
         self._processes[pid] = process

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from fsguard.core.authors import revive
 from fsguard.core.changes import Change
 from fsguard.core.custody import Custody, Keeping
+from fsguard.core.doubt import Doubt
 from fsguard.core.history import History
 from fsguard.core.ledger import Ledger
 from fsguard.core.looks import Looks
@@ -54,7 +55,7 @@ class Limits:
     bulk_files: int = 200
 
 
-class Guard(Custody, Questions):
+class Guard(Custody, Doubt, Questions):
     """Judges what tasks do to the paths of one workspace."""
 
     def __init__(
@@ -238,6 +239,8 @@ class Guard(Custody, Questions):
         state = self.ledger.find(path)
         if state is None or opener.actor.task is not None or not self.current(opener, path):
             return
+        if state not in opener.first:
+            return  # another task has adopted it already
         write, actor = state.writers[-1], writer.actor
         write.task, write.process, write.command = actor.task, actor.process, actor.command
         writer.bases[state] = opener.bases.pop(state, (Undo.of(state, actor.task), None))

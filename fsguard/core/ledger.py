@@ -123,6 +123,12 @@ class Ledger:
             if not process.looks:
                 self._readers.pop(process, None)
 
+    def all_processes_know(self) -> None:
+        """Whatever a process has read, it knows as it is now."""
+        for process in self._readers:
+            for state, (_, when) in process.looks.items():
+                process.looks[state] = (state.version, when)
+
     @staticmethod
     def known_to(state: PathState, actor: Actor) -> int:
         """The version of `state` that `actor` would make a new content from; 0: it knows none."""

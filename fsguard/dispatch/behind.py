@@ -40,15 +40,18 @@ class BehindLeases:
     def __len__(self) -> int:
         return len(self._lines)
 
-    async def go(self, wait: Wait, file: FileView, paths: tuple[bytes, ...], actor: Actor) -> bool:
+    async def go(self, wait: Wait) -> bool:
         """Wait, first come, first served, until no other task has a lease on the file.
 
         Returns whether that took any time.
         """
-        if self.over(paths, actor) is None:
-            return False
-        line = self._lines.setdefault(file, {})
-        line[wait] = None
+        file, paths, actor = wait.file, wait.paths, wait.actor
+        line = self._lines.get(file, {})
+        if wait not in line:
+            if self.over(paths, actor) is None:
+                return False
+            line = self._lines.setdefault(file, {})
+            line[wait] = None
         try:
             while True:
                 first = next(iter(line)) is wait

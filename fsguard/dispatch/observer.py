@@ -21,6 +21,7 @@ from fsguard.dispatch.orphans import Orphans
 from fsguard.dispatch.outside import Outsiders
 from fsguard.dispatch.ports import Keeper, Processes
 from fsguard.dispatch.waiting import Waiting
+from fsguard.dispatch.waits import Wait
 from fsguard.observer import (
     Caller,
     Change,
@@ -79,13 +80,17 @@ class Dispatch(Afterwards):
         self.take_records: Callable[[], object] = lambda: None  # see Afterwards; before anything is judged
         # Who reads through handles of the filesystem's own (see Observer.looked), by the same names.
         self.reading: Callable[[], Sequence[tuple[Hashable, Sequence[bytes]]]] = tuple
+        self.same_bytes: Callable[[FileView, int, bytes], bool] = _same_bytes
         self.open_files: dict[OpenFile, None] = {}
         self._writable: dict[FileView, list[OpenFile]] = {}
         self.orphans = Orphans(guard, keeper)
         self.outsiders = Outsiders(guard, processes, self.misses)
         self.waiting = Waiting(
-            guard, turns if turns is not None else Turns(), processes, wait_seconds, clock, self._writable
+            guard, turns if turns is not None else Turns(), processes, wait_seconds, self._now, self._writable
         )
+
+    def _now(self) -> float:
+        return self.clock()  # it may be set to another one
 
     # -- looks ----------------------------------------------------------------
 
@@ -128,10 +133,19 @@ class Dispatch(Afterwards):
         if file in self._writable or waiting.leases.held or waiting.turns.busy(file):
             act = Act.TRUNCATE if truncates else Act.APPEND if flags & os.O_APPEND else Act.WRITE
             session.collided = await waiting.enter(session, caller, act, file)
-        if truncates:
+        return self._may_open(session, file)
+
+    async def go_on(self, wait: Wait) -> Session:
+        """`open`, from where it had come to when a checkpoint was made."""
+        session = wait.session
+        session.collided = await self.waiting.go_on(wait)
+        return self._may_open(session, wait.file)
+
+    def _may_open(self, session: OpenFile, file: FileView) -> Session:
+        if session.flags & os.O_TRUNC:
             try:
                 session.intend_truncate(file)
-                waiting.begin(session, file.paths(), file)
+                self.waiting.begin(session, file.paths(), file)
             except BaseException:
                 session.aborted()
                 raise
@@ -170,6 +184,15 @@ class Dispatch(Afterwards):
         for actor, paths in self.reading():
             if isinstance(actor, Actor):
                 yield Opened(actor, os.O_RDONLY, paths)
+
+    def forget_doubtful(self, least: int = 0) -> None:
+        """What is on record may be old: see `Guard.forget_doubtful`."""
+        self.guard.forget_doubtful(least)
+        waiting = [wait.session for wait in self.waiting.pending.all().values()]
+        for session in (*self.open_files, *waiting):
+            for edit in session.edits():
+                self.guard.nothing_begun(edit)
+        self.orphans.clear()
 
     def open_total(self) -> int:
         return len(self.open_files) + len(self.reading())
@@ -390,6 +413,11 @@ class Dispatch(Afterwards):
         if self.keeper is not None:
             for kept in needless:
                 self.keeper.needless(kept)
+
+
+def _same_bytes(file: FileView, offset: int, data: bytes) -> bool:
+    """Whether `data` is what `file` holds at `offset`."""
+    return file.pread(len(data), offset) == data
 
 
 def _mode(file: FileView) -> int:

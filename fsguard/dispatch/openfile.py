@@ -60,6 +60,10 @@ class OpenFile:
             self._edits[actor] = edit
         return edit
 
+    def edits(self) -> list[Edit]:
+        """All write sessions."""
+        return list({id(edit): edit for edit in (*self._sessions.values(), *self._edits.values())}.values())
+
     # -- opening --------------------------------------------------------------
 
     def intend_truncate(self, file: FileView) -> None:
@@ -117,7 +121,7 @@ class OpenFile:
             return
         edit = self._writer(tid, file)
         append = bool(self.flags & os.O_APPEND) and tid != 0
-        if not append and offset + len(data) <= self._size and file.pread(len(data), offset) == data:
+        if not append and offset + len(data) <= self._size and self._dispatch.same_bytes(file, offset, data):
             return  # the same bytes again are no change
         paths = file.paths()
         act = Act.APPEND if append else Act.WRITE

@@ -35,6 +35,10 @@ class Orphans:
     def __len__(self) -> int:
         return len(self._files)
 
+    def clear(self) -> None:
+        """None is known any more."""
+        self._files.clear()
+
     def expect(self, file: FileView, path: bytes, act: Act, edit: Edit) -> None:
         """`path` is about to be taken from `file`, under a running turn."""
         if self._keeper is not None and act in (Act.REPLACE, Act.DELETE):

@@ -50,7 +50,7 @@ class Outsiders:
         if (
             last is not None
             and last[0] == change.pid
-            and last[1] is change.author
+            and last[1] == change.author
             and 0 <= change.at - last[2] < AUTHOR_SECONDS
             and self._processes.steady()
         ):

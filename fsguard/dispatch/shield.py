@@ -34,6 +34,10 @@ class Shield:
         self.faults += 1
         _log.error("unguarded %s: %s", what, self._describe(error))
 
+    def session(self, inner: Session) -> Session:
+        """What `open` would have given for it."""
+        return _Session(inner, self)
+
     def missed(self, caller: Caller, path: bytes) -> None:
         try:
             self._inner.missed(caller, path)

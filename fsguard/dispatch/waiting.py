@@ -17,8 +17,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import trio
-
 from fsguard.core.guard import Change as Edit
 from fsguard.core.guard import Guard
 from fsguard.core.model import Act, Actor, Task, Write
@@ -27,7 +25,7 @@ from fsguard.core.turns import Ticket, Turn, Turns
 from fsguard.dispatch.behind import BehindLeases, shown
 from fsguard.dispatch.parts import NEVER
 from fsguard.dispatch.ports import Processes
-from fsguard.dispatch.waits import Wait, Waits, as_queue
+from fsguard.dispatch.waits import Bell, Stage, Wait, Waits, as_queue
 from fsguard.observer import Caller, FileView
 
 if TYPE_CHECKING:
@@ -103,14 +101,17 @@ class Waiting:
             return False
         asked = self._again.pop(caller.tid, None)
         again = asked is not None and began - asked < AGAIN_SECONDS
-        with self.pending.one(caller, actor, began, began + self.seconds) as wait:
-            if await self.behind.go(wait, file, paths, actor):
-                began = self.now()
-                if not again:
-                    self._same_names(file, paths, caller)
-            return await self._in_line(wait, session, paths, act, file, None if again else caller, began)
+        wait = Wait(session, caller, act, file, paths, began, began + self.seconds, again)
+        with self.pending.one(wait):
+            return await self._go(wait)
 
-    def _same_names(self, file: FileView, paths: tuple[bytes, ...], caller: Caller) -> None:
+    async def go_on(self, wait: Wait) -> bool:
+        """`enter`, from where it had come to when a checkpoint was made."""
+        await self.pending.rest(wait, 0.0)
+        with self.pending.one(wait):
+            return await self._go(wait)
+
+    def _same_names(self, wait: Wait) -> None:
         """Every check is made when the turn comes, and so is the choice of the file.
 
         Another file may have taken the name while this open waited; what it wrote into the old one
@@ -118,88 +119,91 @@ class Waiting:
 
         :raises OSError: ESTALE.
         """
-        if set(paths) <= set(file.paths()):
+        if wait.again or set(wait.paths) <= set(wait.file.paths()):
             return
         if len(self._again) >= MAX_AGAIN:
             self._again.clear()
-        self._again[caller.tid] = self.now()
+        self._again[wait.tid] = self.now()
         raise OSError(errno.ESTALE, "the name leads to another file now")
 
-    async def _in_line(
-        self,
-        wait: Wait,
-        session: OpenFile,
-        paths: tuple[bytes, ...],
-        act: Act,
-        file: FileView,
-        caller: Caller | None,
-        began: float,
-    ) -> bool:
-        actor, append = session.actor, act is Act.APPEND
-        if not self.applies(paths, actor) or not self._contest(file, paths, actor, append, began):
-            return False
-        if act in IN_PLACE and self._guard.locks_itself(paths[0], file, act):
-            return False
-        await self._let_go(file, actor, append)
-        stands = wait.tid == actor.process.pid
-        ticket = self.turns.enter(file, session, actor, append, began, stands)
-        if ticket is None:
-            return False
-        holder = self._holder(file, actor)
-        if ticket.broken:
-            self._collide(session.edit, paths[0], act, holder, 0.0)
-            return True
+    async def _go(self, wait: Wait) -> bool:
+        file, paths, actor = wait.file, wait.paths, wait.actor
+        append = wait.act is Act.APPEND
+        if wait.stage is Stage.BEHIND:
+            if await self.behind.go(wait):
+                wait.began = self.now()
+                self._same_names(wait)
+            wait.stage = Stage.CLEAR
+        if wait.stage is Stage.CLEAR:
+            if not self.applies(paths, actor) or not self._contest(file, paths, actor, append, wait.began):
+                return False
+            if wait.act in IN_PLACE and self._guard.locks_itself(paths[0], file, wait.act):
+                return False
+            wait.stage = Stage.LETTING
+        if wait.stage is Stage.LETTING:
+            await self._let_go(wait, append)
+            stands = wait.tid == actor.process.pid
+            wait.ticket = self.turns.enter(file, wait.session, actor, append, wait.began, stands)
+            if wait.ticket is None:
+                return False
+            wait.holder = self._holder(file, actor)
+            if wait.ticket.broken:
+                self._collide(wait.session.edit, paths[0], wait.act, wait.holder, 0.0)
+                return True
+            wait.stage = Stage.LINE
+        assert wait.ticket is not None
+        return await self._in_line(wait, wait.ticket)
+
+    async def _in_line(self, wait: Wait, ticket: Ticket[FileView]) -> bool:
+        actor, append, file, path = wait.actor, wait.act is Act.APPEND, wait.file, wait.paths[0]
         self._waits[ticket] = wait
         try:
-            outcome = await self._until_ready(wait, ticket, file, paths, caller)
+            outcome = await self._until_ready(wait, ticket)
         except BaseException:
             self._give_up(ticket)
             raise
         finally:
             del self._waits[ticket]
             self.waits += 1
-            self.waited += self.now() - began
+            self.waited += self.now() - wait.began
+        part, edit, holder = wait.session.part, wait.session.edit, wait.holder
         if outcome == "granted":
-            session.part.turn = self.turns.turn(file)
-            session.part.wrote_at(self.now(), actor, append, self.turns.lapse)
-            waited = self.now() - began
+            part.turn = self.turns.turn(file)
+            part.wrote_at(self.now(), actor, append, self.turns.lapse)
+            waited = self.now() - wait.began
             if waited >= NOTED_SECONDS and holder is not None:
-                self._guard.tell.waited(actor, paths[0], holder, waited, self._clock())
+                self._guard.tell.waited(actor, path, holder, waited, self._clock())
             return False
         self._give_up(ticket)
         if outcome == "killed":
             raise OSError(errno.EINTR, "interrupted while waiting for a turn")
         waited = 0.0 if outcome == "broken" else self.seconds
-        self._collide(session.edit, paths[0], act, self._holder(file, actor) or holder, waited)
+        self._collide(edit, path, wait.act, self._holder(file, actor) or holder, waited)
         return True
 
-    async def _let_go(self, file: FileView, actor: Actor, append: bool) -> None:
+    async def _let_go(self, wait: Wait, append: bool) -> None:
         """A holder that comes again where others wait may have closed already.
 
         RELEASE comes after close(2) has returned, perhaps after the next open(2): who rewrites a
         file in a loop would always be in its own turn, and never at the end of the queue.
         """
-        for _ in range(RELEASE_CHECKS):
+        file = wait.file
+        while wait.checks < RELEASE_CHECKS:
             turn = self.turns.running(file, self.now())
-            if self.turns.head(file) is None or turn is None or not turn.own(actor, append):
+            if self.turns.head(file) is None or turn is None or not turn.own(wait.actor, append):
                 return
-            await trio.sleep(RELEASE_SECONDS)
+            wait.checks += 1
+            wait.event = Bell()
+            await self.pending.rest(wait, RELEASE_SECONDS)
 
-    async def _until_ready(
-        self,
-        wait: Wait,
-        ticket: Ticket[FileView],
-        file: FileView,
-        paths: tuple[bytes, ...],
-        caller: Caller | None,
-    ) -> str:
+    async def _until_ready(self, wait: Wait, ticket: Ticket[FileView]) -> str:
+        file = wait.file
         while True:
             now = self.now()
             self._wake(self.turns.tick(file, now))
             if self.pending.told_to_stop(wait):
                 return "killed"
-            if caller is not None:
-                self._same_names(file, paths, caller)
+            self._same_names(wait)
             if ticket.ready:
                 return "granted" if ticket.granted else "broken"
             if now >= wait.end:

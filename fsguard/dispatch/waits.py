@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
+from enum import Enum
+from typing import TYPE_CHECKING
 
 import trio
 
-from fsguard.core.model import Actor
+from fsguard.core.model import Act, Write
 from fsguard.core.turns import Ticket
 from fsguard.dispatch.ports import Processes
 from fsguard.observer import Caller, FileView
 
-__all__ = ["Wait", "Waits", "as_queue"]
+if TYPE_CHECKING:
+    from fsguard.dispatch.openfile import OpenFile
+
+__all__ = ["Bell", "Stage", "Wait", "Waits", "as_queue", "rest"]
 
 # After its first signal a waiter's pending signals are polled: the kernel
 # sends FUSE_INTERRUPT for the first one only (measured on Linux 6.18). The
@@ -21,18 +26,96 @@ POLL_SECONDS = 0.02
 POLLED_AT_ONCE = 20
 
 
+class Stage(Enum):
+    """How far a wait has come."""
+
+    BEHIND = "behind a lease"
+    CLEAR = "no lease is in the way"
+    LETTING = "lets those go first who have closed already"
+    LINE = "in the queue for the turn"
+
+
+class Bell:
+    """An event that wakes who waits; it is made anew where a checkpoint is gone on with."""
+
+    __slots__ = ("is_set", "set", "statistics", "wait")
+
+    def __init__(self) -> None:
+        event = trio.Event()
+        self.is_set, self.set, self.wait, self.statistics = (
+            event.is_set,
+            event.set,
+            event.wait,
+            event.statistics,
+        )
+
+    def __reduce__(self) -> tuple[type[Bell], tuple[()]]:
+        return Bell, ()
+
+
 class Wait:
-    """One open that waits until `end` at most; `event` is renewed after each wake-up."""
+    """One open that waits until `end` at most; `event` is renewed after each wake-up.
 
-    __slots__ = ("actor", "end", "event", "signalled", "since", "tid")
+    All that it is about and how far it has come is noted here, so that whoever finds it in a
+    checkpoint can go on with it. `began`: since when it waits for the turn; `again`: the kernel has
+    looked the name up once more already; `checks`: how often it has let others go first. `number`: of
+    the call, see `recorder`.
+    """
 
-    def __init__(self, tid: int, actor: Actor, since: float, end: float) -> None:
-        self.tid = tid
-        self.actor = actor
-        self.since = since
+    __slots__ = (
+        "act",
+        "actor",
+        "again",
+        "began",
+        "checks",
+        "end",
+        "event",
+        "file",
+        "holder",
+        "number",
+        "paths",
+        "session",
+        "signalled",
+        "since",
+        "stage",
+        "ticket",
+        "tid",
+        "unique",
+    )
+
+    def __init__(
+        self,
+        session: OpenFile,
+        caller: Caller,
+        act: Act,
+        file: FileView,
+        paths: tuple[bytes, ...],
+        since: float,
+        end: float,
+        again: bool,
+    ) -> None:
+        self.session = session
+        self.tid, self.unique = caller.tid, caller.unique
+        self.actor = session.actor
+        self.act = act
+        self.file = file
+        self.paths = paths
+        self.since = self.began = since
         self.end = end
-        self.event = trio.Event()
+        self.again = again
+        self.event = Bell()
         self.signalled = False
+        self.stage = Stage.BEHIND
+        self.checks = 0
+        self.number = 0
+        self.ticket: Ticket[FileView] | None = None
+        self.holder: Write | None = None
+
+
+async def rest(wait: Wait, seconds: float) -> None:
+    """Until it is woken, `seconds` at most."""
+    with trio.move_on_after(seconds):
+        await wait.event.wait()
 
 
 class Waits:
@@ -42,19 +125,20 @@ class Waits:
         self._processes = processes
         self._by_request: dict[int, Wait] = {}
         self._signalled = 0
+        self.rest: Callable[[Wait, float], Awaitable[None]] = rest
+        """The only place where an open stands still."""
 
     def __len__(self) -> int:
         return len(self._by_request)
 
     @contextmanager
-    def one(self, caller: Caller, actor: Actor, since: float, end: float) -> Iterator[Wait]:
-        wait = Wait(caller.tid, actor, since, end)
-        if caller.unique:
-            self._by_request[caller.unique] = wait
+    def one(self, wait: Wait) -> Iterator[None]:
+        if wait.unique:
+            self._by_request[wait.unique] = wait
         try:
-            yield wait
+            yield
         finally:
-            self._by_request.pop(caller.unique, None)
+            self._by_request.pop(wait.unique, None)
             if wait.signalled:
                 self._signalled -= 1
 
@@ -82,10 +166,9 @@ class Waits:
         """Until it is woken, `seconds` at most."""
         if wait.signalled:
             seconds = min(seconds, POLL_SECONDS * max(1.0, self._signalled / POLLED_AT_ONCE))
-        with trio.move_on_after(seconds):
-            await wait.event.wait()
+        await self.rest(wait, seconds)
         if wait.event.is_set():
-            wait.event = trio.Event()
+            wait.event = Bell()
 
 
 def as_queue(waiting: Iterable[Ticket[FileView] | Wait], now: float) -> list[dict[str, object]]:

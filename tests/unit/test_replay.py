@@ -1,0 +1,177 @@
+"""A process of ours is killed at any moment: what goes on knows, and says, what it would have.
+
+FSGUARD_REPLAY_SEQUENCES makes it longer.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import Any
+
+import pytest
+
+from fsguard.restart import KEPT, UNDER_WAY
+from tests.kit.taped import Inside, Kernel, canonical
+
+SEQUENCES = int(os.environ.get("FSGUARD_REPLAY_SEQUENCES", "150"))
+PATHS = (b"f", b"g", b"d/x", b"d/y", b"e/x", b"h.o", b"q.db")
+TASKS = ("A", "B", "C", None)
+
+
+def everything(inside: Inside) -> list[Any]:
+    parts = inside.parts()
+    names = {id(part): name for name, part in parts.items()} | {
+        id(file): name for name, file in inside.kernel.names().items()
+    }
+    state = {
+        name: {
+            field: getattr(parts[name], field) for kept in (KEPT, UNDER_WAY) for field in kept.get(name, ())
+        }
+        for name in parts
+        if name != "lane"
+    }
+    return canonical(state, names)
+
+
+class Sequence:
+    """Something happens, at random, to a kernel whose processes die."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        policy = self.random.choice(("warn", "warn", "block"))
+        self.kernel = Kernel(deaths=True, policy=policy)
+        self.policy = policy
+        self.tids = 0
+        for path in PATHS[:4]:
+            self.kernel.place(path, self.kernel.make(b"base"))
+
+    def tid(self, alive: bool = True) -> int:
+        procs = [p.tid for p in self.kernel.procs.values() if p.alive or not alive]
+        busy = {w.tid for w in self.kernel.inside.dispatch.waiting.pending.all().values()}
+        free = [t for t in procs if t not in busy]
+        return self.random.choice(free) if free else 0
+
+    def act(self) -> tuple[Any, ...] | None:
+        rng, k = self.random, self.kernel
+        tid, path, other = self.tid(), rng.choice(PATHS), rng.choice(PATHS)
+        there, handle = path in k.tree, rng.choice(list(k.handles)) if k.handles else 0
+        file = k.tree.get(path)
+        weighed: list[tuple[int, bool, tuple[Any, ...]]] = [
+            (6 if len(k.procs) < 6 else 1, True, self.spawn()),
+            (1, tid > 0, ("exit", tid)),
+            (1, tid > 0, ("exec", tid)),
+            (8, tid > 0 and there, ("open", tid, path, rng.choice(FLAGS))),
+            (1, tid > 0 and there, ("fail_open", tid, path, os.O_WRONLY | os.O_TRUNC)),
+            (6, tid > 0 and not there, ("create", tid, path, os.O_WRONLY)),
+            (2, handle > 0 and tid > 0, ("read", handle, rng.choice((tid, 0)))),
+            (
+                9,
+                handle > 0 and tid > 0,
+                ("write", handle, self.writer(handle, tid), rng.randrange(6), self.data()),
+            ),
+            (1, handle > 0, ("went_on", handle)),
+            (7, handle > 0, ("release", handle)),
+            (1, tid > 0 and there, ("truncate", tid, path, rng.randrange(3), 0)),
+            (1, tid > 0 and handle > 0, ("truncate", tid, path, rng.randrange(3), handle)),
+            (3, tid > 0 and there, ("unlink", tid, path, rng.random() < 0.2)),
+            (
+                3,
+                tid > 0 and there and path != other and k.tree.get(other) is not file,
+                ("rename", tid, path, other),
+            ),
+            (1, tid > 0, ("rename_directory", tid, b"d", b"e")),
+            (1, tid > 0 and there and other in k.tree and path != other, ("exchange", tid, path, other)),
+            (1, tid > 0 and there and other not in k.tree, ("link", tid, path, other)),
+            (1, tid > 0 and not there, ("symlink", tid, path)),
+            (2, tid > 0 and not there, ("lookup", tid, path)),
+            (1, tid > 0 and there and file is not None and not file.regular, ("readlink", tid, path)),
+            (7, tid > 0 and there, ("look", tid, path)),
+            (1, tid > 0 and there, ("attribute", tid, path)),
+            (5, tid in k.known and there, ("past_look", tid, path)),
+            (3, tid in k.known and not there, ("past_make", tid, path)),
+            (2, there, ("past_outside", ("write",), path, None, rng.choice((tid, 0, 9999)))),
+            (1, not there, ("past_outside", ("delete",), path, None, rng.choice((tid, 0)))),
+            (1, True, ("past_outside", ("rename",), path, other, tid)),
+            (2, True, ("take",)),
+            (9 if k.requests else 0, bool(k.requests), ("resume", rng.choice(list(k.requests) or [0]))),
+            (1, bool(k.requests), self.interrupt()),
+            (2, True, ("settle",)),
+            (1, tid > 0, ("run", f"t{rng.randrange(4)}", rng.choice("ABC"), tid)),
+            (1, tid > 0, ("announce", f"c{rng.randrange(3)}", rng.choice("AB"), tid, path)),
+            (1, True, ("lease", rng.choice("AB"), rng.choice(("f", "d/", "*.o")))),
+            (1, True, ("let_go", rng.randrange(1, 4))),
+            (1, True, ("policy", rng.choice(("warn", "block", "off")), rng.choice(("g", "d/")))),
+            (1, True, ("deliver", rng.choice("ABC"))),
+        ]
+        possible = [(weight, act) for weight, can, act in weighed if can and weight]
+        chosen = rng.choices([a for _, a in possible], [w for w, _ in possible])[0]
+        return (rng.choice((0.0, 0.001, 0.01, 0.2, 0.6, 1.2)), *chosen)
+
+    def spawn(self) -> tuple[Any, ...]:
+        rng = self.random
+        token = f"t{rng.randrange(4)}" if rng.random() < 0.3 else ""
+        parent = rng.choice([1, *self.kernel.procs])
+        self.tids += 1
+        return ("spawn", 100 + self.tids, rng.choice(TASKS), parent, token, rng.random() < 0.3)
+
+    def writer(self, handle: int, tid: int) -> int:
+        opener = self.kernel.handles[handle].proc.tid if handle else 0
+        return self.random.choice((opener, opener, tid, 0))
+
+    def data(self) -> bytes:
+        return self.random.choice((b"base", b"aaaa", b"bb", b"cccccc"))
+
+    def interrupt(self) -> tuple[Any, ...]:
+        waits = self.kernel.inside.dispatch.waiting.pending.all()
+        if not waits:
+            return ("take",)
+        unique = self.random.choice(list(waits))
+        return ("interrupt", unique, waits[unique].tid, self.random.random() < 0.5)
+
+    def step(self) -> None:
+        rng = self.random
+        act = self.act()
+        assert act is not None
+        points = rng.choice((rng.randrange(1, 12), rng.randrange(1, 50))) if rng.random() < 0.15 else -1
+        self.kernel.do(act, rng, points)
+        if rng.random() < 0.05:
+            self.kernel.die(rng)
+        if rng.random() < 0.05 and self.kernel.inside.recorder.settled:
+            self.kernel.save()
+
+
+FLAGS = (
+    os.O_WRONLY | os.O_TRUNC,
+    os.O_WRONLY | os.O_TRUNC,
+    os.O_WRONLY | os.O_APPEND,
+    os.O_WRONLY,
+    os.O_RDWR,
+    os.O_RDONLY,
+)
+
+
+def told(inside: Inside) -> list[Any]:
+    return [
+        (w.id, w.task, w.kind, w.sibling, w.message, list(w.paths), w.time, w.delivered, w.withdrawn)
+        for w in inside.guard.outbox._all.values()
+    ]
+
+
+def check(seed: int, steps: int = 120) -> int:
+    one = Sequence(seed)
+    for _ in range(steps):
+        one.step()
+    other = Kernel(deaths=False, policy=one.policy)
+    for path in PATHS[:4]:
+        other.place(path, other.make(b"base"))
+    other.follow(one.kernel.log)
+    assert told(one.kernel.inside) == told(other.inside), seed
+    assert one.kernel.answers == other.answers
+    assert everything(one.kernel.inside) == everything(other.inside), seed
+    return one.kernel.deaths_seen
+
+
+@pytest.mark.parametrize("first", range(0, SEQUENCES, 10))
+def test_what_goes_on_is_what_there_was(first: int) -> None:
+    assert sum(check(seed) for seed in range(first, first + 10)) > 10
