@@ -853,3 +853,19 @@ def test_a_sibling_is_not_forgotten_because_others_write_often():
         w.person(f"vim {i}").append("f", "more")
     w.run("A").write("f", "mine")
     assert w.told() == {("A", "f", "stale_write", "B")}
+
+
+@pytest.mark.parametrize("tasks", ["A", "AB", "ABA", "ABC"])
+def test_a_handle_that_no_task_has_opened_is_written_by_several(w, tasks):
+    """`(fsguard run --task A …; fsguard run --task B …) > f`: who came first did what the shell has done."""
+    shell = w.person()
+    handle = shell.open("f", os.O_WRONLY | os.O_TRUNC)
+    procs = {name: w.run(name) for name in tasks}
+    # B's process is looked up before A has written: both could take the shell's part.
+    for name in tasks:
+        handle.session._writer(procs[name].tid, handle.inode)
+    for name in tasks:
+        handle.write(f"{name}\n", by=procs[name])
+    handle.close()
+    writers = [x.author for x in w.guard.ledger.find(b"f").writers]
+    assert writers[0] == "A" and set(writers) == set(tasks), writers
