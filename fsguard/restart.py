@@ -80,6 +80,7 @@ UNDER_WAY: Mapping[str, tuple[str, ...]] = {
     "waiting": ("_waits", "resumed"),
     "turns": ("_queues",),
     "leases": ("_queue",),
+    "lease_requests": ("_numbers", "_askers"),
 }
 """What goes into a checkpoint besides: a program that is restarted handles opens that wait anew instead."""
 

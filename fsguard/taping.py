@@ -5,25 +5,47 @@
     keeper = taping.keeper(tape, StoreKeeper(…))   # for Dispatch
     …
     recorder = taping.record(tape, dispatch, resolver, request)   # in place of dispatch, for Shield
+    handlers = taping.note(recorder, service.groups(), service.handlers())
+    settle = recorder.act("settle", settle)                       # whatever else changes the records
 
-Each gives what it was given where there is no tape.
+The first three give what they were given where there is no tape. In the process that goes on, all this is
+done again, then the checkpoint is restored, and `play_back` does the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fsguard.attribution.procfs import Proc, Stat
 from fsguard.attribution.resolver import Resolver
+from fsguard.control.server import Handler, Peer
 from fsguard.core.guard import Probe
 from fsguard.core.model import Kept
 from fsguard.dispatch import Dispatch
 from fsguard.dispatch.ports import Keeper
 from fsguard.dispatch.recorder import Recorder
-from fsguard.tape import Tape
+from fsguard.dispatch.replay import Replay
+from fsguard.errors import FsguardError
+from fsguard.tape import DoubtError, Tape
 
-__all__ = ["keeper", "probe", "proc", "record"]
+__all__ = ["keeper", "note", "play_back", "probe", "proc", "record"]
+
+AT_ONCE = (
+    "run.begin",
+    "warnings",
+    "note",
+    "tool.begin",
+    "tool.end",
+    "task.start",
+    "task.end",
+    "policy.set",
+    "turns.set",
+    "lease.release",
+    "lease.request",
+)
+"""Questions that change the records and never wait: each is one call on the tape. Of the others those
+parts are that `service.base.noted` marks."""
 
 
 class _Noted:
@@ -91,3 +113,61 @@ def record(tape: Tape, dispatch: Dispatch, resolver: Resolver, request: Callable
     resolver.learn = recorder.learns(resolver.learn)
     resolver.changed = recorder.live(resolver.changed)
     return recorder
+
+
+def note(
+    recorder: Recorder, groups: Mapping[str, object], handlers: Mapping[str, Handler]
+) -> dict[str, Handler]:
+    """What the control socket changes is noted from now on.
+
+    `groups`: who answers, by names that stay (`Service.groups`). Returns the handlers to be served.
+    """
+    for name, group in groups.items():
+        for method in dir(type(group)):
+            if getattr(getattr(type(group), method), "noted", False):
+                setattr(group, method, recorder.act(f"{name}.{method}", getattr(group, method)))
+        for port in ("removed", "put_by", "diff"):
+            if hasattr(group, port):
+                setattr(group, port, recorder.tape.port(getattr(group, port)))
+    return {
+        name: _at_once(recorder, name, handler) if name in AT_ONCE else handler
+        for name, handler in handlers.items()
+    }
+
+
+def _at_once(recorder: Recorder, name: str, handler: Any) -> Handler:
+    def answer(peer: tuple[int, int, int], params: dict[str, Any]) -> tuple[Any, FsguardError | None]:
+        stretches = handler(Peer(*peer), params)
+        try:
+            stretches.send(None)
+        except StopIteration as done:
+            return done.value, None
+        except FsguardError as error:
+            return None, error
+        stretches.close()
+        raise RuntimeError(f"{name} waits")
+
+    noted = recorder.act(f"asked {name}", answer)
+
+    async def asked(peer: Peer, params: dict[str, Any]) -> Any:
+        value, error = noted(tuple(peer), params)
+        if error is not None:
+            raise error
+        return value
+
+    return asked
+
+
+def play_back(recorder: Recorder, replay: Replay, mark: int, least: int = 0) -> str | None:
+    """After `restart.restore`: what has happened since the checkpoint that was cut at `mark`.
+
+    None: all of it is on record. Else why not: nothing is said then of what was on record before, and the
+    tape is of no use until the next cut. `least`: see `Guard.forget_doubtful`.
+    """
+    try:
+        replay.run(recorder.tape.entries(mark))
+    except DoubtError as error:
+        recorder.inner.forget_doubtful(least)
+        recorder.tape.lose()
+        return str(error)
+    return None

@@ -282,6 +282,10 @@ class Turns(Generic[PlaceT]):
         """Let the turn on `place` lapse, if it is time. `joined`: it has a further holder."""
         return self._pump(place, now, changed=joined)
 
+    def forget_queues(self) -> None:
+        """Nobody waits any more."""
+        self._queues.clear()
+
     # -- inside ---------------------------------------------------------------
 
     def _forget(self, turn: Turn[PlaceT]) -> None:

@@ -193,6 +193,7 @@ class Dispatch(Afterwards):
             for edit in session.edits():
                 self.guard.nothing_begun(edit)
         self.orphans.clear()
+        self.waiting.forget_waits()
 
     def open_total(self) -> int:
         return len(self.open_files) + len(self.reading())

@@ -11,6 +11,7 @@ wait, changes that are announced and not confirmed, sessions.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator, Iterable
+from contextlib import suppress
 from types import coroutine
 from typing import Any
 
@@ -84,9 +85,11 @@ class Replay:
             for entry in entries:
                 self._play(entry)
                 self.calls += 1
-        except DoubtError:
-            raise
         except Exception as error:
+            tape.items = None
+            self._give_up()
+            if isinstance(error, DoubtError):
+                raise
             raise DoubtError(f"{type(error).__name__}: {error}") from error
         finally:
             tape.items = None
@@ -96,6 +99,14 @@ class Replay:
             recorder.past[unique] = done
         for number, (request, stretches) in self._opens.items():
             recorder.opening[request] = (number, request, stretches)
+
+    def _give_up(self) -> None:
+        """What was under way comes again, and begins anew."""
+        for _, stretches in self._opens.values():
+            with suppress(Exception):
+                stretches.close()
+        self._opens.clear()
+        self._recorder.changes.clear()
 
     def _stand_again(self) -> None:
         """Opens that waited when the checkpoint was made."""
@@ -226,7 +237,7 @@ class Replay:
                 stretches.send(None)
         except StopIteration as done:
             return self._recorder.session(number, done.value, unique)
-        except _GivenUpError:
+        except (_GivenUpError, GeneratorExit):
             return None
         self._opens[number] = (unique, stretches)
         return _WAITS

@@ -215,6 +215,16 @@ class Waiting:
                     pause = min(pause, max(lapse - now, 0.0) + 0.001)
             await self.pending.pause(wait, pause)
 
+    def forget_waits(self) -> None:
+        """Those that are on record come again, as new ones."""
+        self.turns.forget_queues()
+        for ticket in self._waits:
+            if ticket.granted:
+                self.turns.left(ticket.handle, self.now())
+        self._waits.clear()
+        self.pending.clear()
+        self.behind.clear()
+
     def interrupted(self, unique: int) -> None:
         self.pending.interrupted(unique)
 

@@ -142,6 +142,11 @@ class Waits:
             if wait.signalled:
                 self._signalled -= 1
 
+    def clear(self) -> None:
+        """None is known any more."""
+        self._by_request.clear()
+        self._signalled = 0
+
     def all(self) -> dict[int, Wait]:
         """By the number of their request, first come first."""
         return dict(self._by_request)

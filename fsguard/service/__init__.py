@@ -19,7 +19,7 @@ from fsguard.dispatch import Dispatch
 from fsguard.keeping import StoreKeeper
 from fsguard.service.account import Account
 from fsguard.service.activity import Activity
-from fsguard.service.base import warning_json
+from fsguard.service.base import Part, warning_json
 from fsguard.service.leases import LeaseRequests
 from fsguard.service.records import Records
 from fsguard.service.runs import Runs
@@ -101,7 +101,30 @@ class Service:
 
     def parts(self) -> dict[str, object]:
         """What goes to the next program, by the names of `restart.KEPT`."""
-        return {"runs": self.runs, "account": self.account, "versions": self._versions}
+        return {
+            "runs": self.runs,
+            "account": self.account,
+            "versions": self._versions,
+            "lease_requests": self._leases,
+        }
+
+    def groups(self) -> dict[str, Part]:
+        """All that answer, by names that stay."""
+        return {
+            "runs": self.runs,
+            "warnings": self._warnings,
+            "records": self._records,
+            "tasks": self._tasks,
+            "leases": self._leases,
+            "tools": self._tools,
+            "versions": self._versions,
+            "activity": self._activity,
+            "account": self.account,
+        }
+
+    def taken_over(self) -> None:
+        """A process that had asked somebody's questions has ended, and with it all who waited for answers."""
+        self._leases.forget_askers()
 
     async def metrics(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
         """`status`, and what is counted since the mount began. Takes nothing."""

@@ -75,7 +75,7 @@ class Account(Part):
 
     async def pieces(self) -> AsyncIterator[dict[str, Any]]:
         now = time.time()
-        self._guard.settle(now, self._resolver.gone)
+        self.settle()
         status = self._status()
         # Taken at one moment; what is raised while the pages are sent belongs to the next report.
         warnings, entries = list(self._guard.outbox), self._guard.history.all()

@@ -65,7 +65,7 @@ class Activity(Part):
     async def activity(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
         """What goes on now. Takes `limit`, the most of each list (default 200)."""
         now = time.time()
-        self._guard.settle(now, self._resolver.gone)
+        self.settle()
         most = p.number(params, "limit", MOST, low=1, high=10_000)
         outbox = self._guard.outbox
         recent = list(self._guard.history.newest(limit=LOOK_BACK))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from fsguard.attribution.resolver import Resolver
 from fsguard.control.server import Peer
@@ -19,6 +19,7 @@ __all__ = [
     "argv_text",
     "entry_json",
     "footprint_json",
+    "noted",
     "path_of",
     "show",
     "task_id",
@@ -108,6 +109,16 @@ def footprint_json(footprint: Footprint | None) -> dict[str, Any] | None:
     }
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def noted(method: F) -> F:
+    """Mark what changes the guard's records, or asks who somebody is, in one go: it is put on the tape
+    (`taping.note`), and done again where that is played back. Its arguments must be of marshal's types."""
+    method.noted = True  # type: ignore[attr-defined]
+    return method
+
+
 class Part:
     """One group of answers; all of them share the guard's records."""
 
@@ -117,7 +128,20 @@ class Part:
         self._resolver = resolver
 
     def _caller(self, peer: Peer) -> Actor:
-        return self._resolver.actor(peer.pid)
+        return self._who(peer.pid)
+
+    @noted
+    def _who(self, pid: int) -> Actor:
+        return self._resolver.actor(pid)
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        return self._dispatch.clock()
+
+    @noted
+    def settle(self) -> None:
+        """What can be judged by now is."""
+        self._guard.settle(self.now(), self._resolver.gone)
 
     def _may_speak_for(self, peer: Peer, task: Task | None) -> None:
         own = self._caller(peer).task
@@ -130,7 +154,7 @@ class Part:
         )
 
     def _task(self, name: str) -> Task:
-        return self._guard.tasks.get(name, time.time(), self._guard.ledger.version)
+        return self._guard.tasks.get(name, self.now(), self._guard.ledger.version)
 
     def _known(self, name: str) -> Task:
         task = self._guard.tasks.find(name)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncIterator
+import itertools
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import trio
 
+from fsguard.attribution.resolver import Resolver
 from fsguard.control import params as p
 from fsguard.control.server import Peer
-from fsguard.core.leases import Lease
+from fsguard.core.leases import Lease, LeaseTicket
 from fsguard.core.model import Task
 from fsguard.core.wording import rfc3339
+from fsguard.dispatch import Dispatch
 from fsguard.errors import BusyError, RefusedError, UsageError
-from fsguard.service.base import Part, task_id
+from fsguard.service.base import Part, noted, task_id
 
 __all__ = ["LeaseRequests"]
 
@@ -23,7 +25,11 @@ POLL_SECONDS = 0.05  # a write that ends tells nobody
 
 
 class LeaseRequests(Part):
-    _pumped = 0.0
+    def __init__(self, dispatch: Dispatch, resolver: Resolver) -> None:
+        super().__init__(dispatch, resolver)
+        self._pumped = 0.0
+        self._numbers = itertools.count(1)
+        self._askers: dict[int, LeaseTicket] = {}  # who waits, or has not heard yet
 
     @property
     def _leases(self) -> Any:
@@ -33,7 +39,7 @@ class LeaseRequests(Part):
         return self._dispatch.waiting.now()
 
     def _json(self, lease: Lease) -> dict[str, Any]:
-        ahead = time.time() - self._now()
+        ahead = self.now() - self._now()
         return {
             "id": lease.id,
             "task": lease.task.id,
@@ -45,6 +51,7 @@ class LeaseRequests(Part):
             "requests": sorted(lease.requests),
         }
 
+    @noted
     def all(self) -> list[dict[str, Any]]:
         return [self._json(lease) for lease in self._leases.all(self._now())]
 
@@ -72,14 +79,14 @@ class LeaseRequests(Part):
         known = self._guard.tasks.find(p.text(params, "task"))
         if known is not None:
             self._may_speak_for(peer, known)
-        task = known or self._task(task_id(p.text(params, "task")))
+        name = task_id(p.text(params, "task"))
         ttl = p.number(params, "ttl", 600, low=1, high=MAX_SECONDS)
         wait = p.number(params, "wait", 600, low=0, high=MAX_SECONDS)
         reason = (p.optional_text(params, "reason") or "")[:400]
-        task.ended = None
         began = self._now()
-        ticket = self._leases.ask(task, patterns, float(ttl), reason, began)
-        said = ""
+        number = self._ask(name, patterns, float(ttl), reason)
+        ticket = self._askers[number]
+        task, said = ticket.task, ""
         try:
             while ticket.lease is None:
                 if task.ended is not None:
@@ -94,24 +101,46 @@ class LeaseRequests(Part):
                     )
                 await trio.sleep(POLL_SECONDS)
                 self._pump()
-        except BaseException:
-            if ticket.lease is not None:  # granted while it slept, and nobody is there to hear of it
-                self._leases.release(ticket.lease, self._now())
-            raise
-        finally:
-            self._leases.cancel(ticket, self._now())
-        try:
             yield {"lease": self._json(ticket.lease)}
-        except GeneratorExit:  # who asked has gone before it heard of it
-            self._leases.release(ticket.lease, self._now())
+        except BaseException:  # granted while it slept, perhaps, and nobody is there to hear of it
+            self._gone(number)
             raise
+        self._heard(number)
+
+    @noted
+    def _ask(self, name: str, patterns: Sequence[str], ttl: float, reason: str) -> int:
+        task = self._guard.tasks.find(name) or self._task(name)
+        task.ended = None
+        number = next(self._numbers)
+        self._askers[number] = self._leases.ask(task, patterns, ttl, reason, self._now())
+        return number
+
+    @noted
+    def _heard(self, number: int) -> None:
+        del self._askers[number]
+
+    @noted
+    def _gone(self, number: int) -> None:
+        ticket = self._askers.pop(number)
+        if ticket.lease is not None:
+            self._leases.release(ticket.lease, self._now())
+        self._leases.cancel(ticket, self._now())
+
+    def forget_askers(self) -> None:
+        """Those of a process that has ended: nobody can tell them, and they ask again."""
+        for number in list(self._askers):
+            self._gone(number)
 
     def _pump(self) -> None:
         """One of those who wait looks for all of them."""
         now = self._now()
         if now - self._pumped >= POLL_SECONDS:
             self._pumped = now
-            self._leases.pump(now)
+            self._pump_all()
+
+    @noted
+    def _pump_all(self) -> None:
+        self._leases.pump(self._now())
 
     async def release(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
         """By id, or all of a task; another task's only with `force`, and from outside of any task."""
@@ -151,7 +180,7 @@ class LeaseRequests(Part):
         told = []
         for lease in self._leases.in_the_way(self._task(name), patterns, self._now()):
             lease.requests[name] = self._now()
-            self._guard.tell.asked_for(lease, name, reason, time.time())
+            self._guard.tell.asked_for(lease, name, reason, self.now())
             told.append(self._json(lease))
         return {"told": told}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from typing import Any
 
 from fsguard.control import params as p
@@ -83,7 +82,7 @@ class Records(Part):
         task = self._guard.tasks.find(asked) or Task(asked)
         result = []
         for name in p.texts(params, "paths"):
-            found = self._guard.check(task, path_of(name), time.time())
+            found = self._guard.check(task, path_of(name), self.now())
             newest = found[0].writes[0] if found is not None and found[0].writes else None
             result.append(
                 {
@@ -108,7 +107,7 @@ class Records(Part):
         if known is not None:
             self._may_speak_for(peer, known)
         task = known or self._task(task_id(p.text(params, "task")))
-        caller, now = self._caller(peer), time.time()
+        caller, now = self._caller(peer), self.now()
         command = Command(f"note:{task.id}:{now}", f"note {what} {show(path)}", task, now, ended=now)
         actor = Actor(task, caller.process, command)
         if what == "read":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import time
 from typing import Any
 
 import trio
@@ -15,7 +14,7 @@ from fsguard.control.server import Peer
 from fsguard.core.model import Command, Footprint, Warning
 from fsguard.dispatch import Dispatch
 from fsguard.errors import RefusedError, UsageError
-from fsguard.service.base import Part, argv_text, footprint_json, task_id, warning_json
+from fsguard.service.base import Part, argv_text, footprint_json, noted, task_id, warning_json
 
 __all__ = ["Runs"]
 
@@ -30,6 +29,8 @@ class Runs(Part):
         super().__init__(dispatch, resolver)
         self._numbers = itertools.count(1)
         self._began: dict[str, Peer] = {}
+        self._ending: set[str] = set()
+        self.removed = _removed  # see `taping.note`
 
     async def run_begin(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
         """Process `pid`, a child of the caller, is the command `argv` of `task`, in control group `cgroup`.
@@ -45,7 +46,7 @@ class Runs(Part):
         start = self._resolver.process_start(pid)
         if start is None or self._resolver.parent_of(pid) not in (peer.pid, None):
             raise RefusedError(f"process {pid} is not a child of the caller")
-        now = time.time()
+        now = self.now()
         caller = self._caller(peer).task
         parent_name = p.optional_text(params, "parent")
         known = self._guard.tasks.find(name)
@@ -85,16 +86,25 @@ class Runs(Part):
         """The command of run `token` has ended: its warnings, which count as delivered, and its footprint."""
         token = p.text(params, "token")
         run = self._resolver.runs.get(token)
-        began = self._began.pop(token, None)
-        if run is None or began is None:
+        began = self._began.get(token)
+        if run is None or began is None or token in self._ending:
             raise UsageError("there is no such run")
         if (began.pid, began.uid) != (peer.pid, peer.uid):
-            self._began[token] = began
             raise RefusedError("only the process that began a run may end it")
-        waited = await self._released(run)
-        latest = max((w.time for w in self._guard.outbox.pending(run.task.id) if w.run == token), default=0.0)
-        await trio.sleep(max(0.0, min(APART_SECONDS, latest + APART_SECONDS - time.time())))
-        now = time.time()
+        self._ending.add(token)
+        try:
+            waited = await self._released(run)
+            pending = self._guard.outbox.pending(run.task.id)
+            latest = max((w.time for w in pending if w.run == token), default=0.0)
+            await trio.sleep(max(0.0, min(APART_SECONDS, latest + APART_SECONDS - self.now())))
+            return self._end(token, waited)
+        finally:
+            self._ending.discard(token)
+
+    @noted
+    def _end(self, token: str, waited: float) -> dict[str, Any]:
+        self._began.pop(token, None)
+        run, now = self._resolver.runs[token], self.now()
         run.ended, run.command.ended = True, now
         self._guard.settle(now, self._resolver.gone, run.command)
         told = None
@@ -136,15 +146,16 @@ class Runs(Part):
             await trio.sleep(0.002)
         return trio.current_time() - began
 
+    @noted
     def forget_runs(self) -> None:
         """Drop the runs that have ended and left no process behind."""
         for run in list(self._resolver.runs.values()):
-            if run.ended and (run.cgroup is None or _removed(run.cgroup)):
+            if run.ended and (run.cgroup is None or self.removed(run.cgroup)):
                 self._resolver.forget_run(run)
             elif not run.ended and self._resolver.process_start(run.pid) != run.start:
                 starter = self._began.get(run.token)
                 if starter is None or self._resolver.process_start(starter.pid) is None:
-                    run.ended, run.command.ended = True, time.time()
+                    run.ended, run.command.ended = True, self.now()
                     self._began.pop(run.token, None)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from heapq import nlargest
 from typing import Any
@@ -74,7 +73,7 @@ class Tasks(Part):
         task = self._known(p.text(params, "task"))
         self._may_speak_for(peer, task)
         self._resolver.announced.drop(task)
-        told = self._guard.task_ended(task, time.time())
+        told = self._guard.task_ended(task, self.now())
         return {"task": task.id, "told": [warning_json(told)] if told is not None else []}
 
     async def policy_get(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from fsguard.attribution.resolver import Resolver
 from fsguard.below import PathSource
 from fsguard.control import params as p
 from fsguard.control.server import Peer
-from fsguard.core.model import Actor, Command, Process, Task
+from fsguard.core.model import Command, Kept, Process, Task
 from fsguard.dispatch import Dispatch
 from fsguard.errors import UsageError
 from fsguard.keeping import StoreKeeper
@@ -25,6 +24,7 @@ class Tools(Part):
         super().__init__(dispatch, resolver)
         self._keeper = keeper
         self._root = root
+        self.diff = self._diff  # see `taping.note`
 
     async def task_start(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
         """Make `task` known, below `parent`, with its role `name` and its `intent`; it has not ended.
@@ -78,7 +78,7 @@ class Tools(Part):
             process = self._caller(peer).process  # not an ancestor: not the caller's to speak for
         # Judged by what this very call reads: other calls, of other subagents, run in the same process.
         process = Process(process.pid, process.start, process.name, process)
-        now = time.time()
+        now = self.now()
         command = Command(
             f"tool:{name}", f"{what} {show(path)}", task, now, partial=p.flag(params, "partial")
         )
@@ -86,19 +86,20 @@ class Tools(Part):
         if what == "read":
             return {"stale": False, "refused": False, "message": None}
         found = self._guard.check(task, path, now)
+        base = self._guard.base_of(call.actor, path) if found is not None else None
         refused = found is not None and self._guard.policies.of(path, task.id) == "block"
         return {
             "stale": found is not None,
             "refused": refused,
-            "message": found[1] + self._diff(call.actor, path) if found is not None else None,
+            "message": found[1] + self.diff(path, base) if found is not None else None,
         }
 
-    def _diff(self, actor: Actor, path: bytes) -> str:
+    def _diff(self, path: bytes, base: Kept | None) -> str:
         if self._keeper is None:
             return ""
         try:
             with PathSource(self._root, path) as file:
-                return self._keeper.diff(path, self._guard.base_of(actor, path), file)
+                return self._keeper.diff(path, base, file)
         except OSError:
             return ""  # nothing is there
 
@@ -110,7 +111,7 @@ class Tools(Part):
             return {"warnings": []}
         self._may_speak_for(peer, call.task)
         self._resolver.announced.end(name)
-        now = time.time()
+        now = self.now()
         call.actor.command.ended = now
         self._guard.settle(now, self._resolver.gone, call.actor.command)
         pending = self._guard.outbox.pending(call.task.id)

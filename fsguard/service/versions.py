@@ -17,7 +17,7 @@ from fsguard.core.wording import rfc3339
 from fsguard.dispatch import Dispatch
 from fsguard.errors import RefusedError, UsageError
 from fsguard.keeping import StoreKeeper
-from fsguard.service.base import Part, path_of, show
+from fsguard.service.base import Part, noted, path_of, show
 from fsguard.versions import Facts, Store, Version
 from fsguard.versions.merge import Merge, merge
 
@@ -36,6 +36,7 @@ class Versions(Part):
         self._keeper = keeper
         self._root = root
         self._began = time.time()
+        self.put_by = self._put_by  # see `taping.note`
 
     def secret(self, path: bytes) -> bool:
         """Whether its bytes are shown to nobody who does not ask for them."""
@@ -124,29 +125,45 @@ class Versions(Part):
     async def keep_now(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any] | None:
         """Put the present bytes of a path by, whoever wrote them; null when nothing is there."""
         path = path_of(p.text(params, "path"))
-        store, caller = await self._store(), self._caller(peer)
+        await self._store()
         try:
-            with PathSource(self._root, path) as source:
-                keeping = self._guard.keeping(caller, path)
-                facts = Facts(
-                    path=path,
-                    version=keeping.number,
-                    task=caller.task.id if caller.task is not None else None,
-                    sibling=keeping.sibling,
-                    command=caller.command.text,
-                    time=time.time(),
-                    cause="restore",
-                )
-                kept = store.keep(source, facts, may_link=False)
-                reason = None if kept.kept else kept.reason
-                self._guard.has_kept(path, Kept(kept.id, keeping.number, kept.digest, reason))
+            number = self._keep_now(peer.pid, path)
         except FileNotFoundError:
             return None
-        return self.row(self._get(await self._store(), kept.id))
+        return self.row(self._get(await self._store(), number))
+
+    @noted
+    def _keep_now(self, pid: int, path: bytes) -> int:
+        caller = self._who(pid)
+        keeping, task = self._guard.keeping(caller, path), caller.task
+        whose = task.id if task is not None else None
+        number, digest, reason = self.put_by(
+            path, keeping.number, whose, keeping.sibling, caller.command.text, self.now()
+        )
+        self._guard.has_kept(path, Kept(number, keeping.number, digest, reason))
+        return number
+
+    def _put_by(
+        self, path: bytes, number: int, task: str | None, sibling: str | None, command: str, now: float
+    ) -> tuple[int, bytes | None, str | None]:
+        """(id, digest, why nothing was kept)."""
+        assert self._keeper is not None
+        with PathSource(self._root, path) as source:
+            facts = Facts(
+                path=path,
+                version=number,
+                task=task,
+                sibling=sibling,
+                command=command,
+                time=now,
+                cause="restore",
+            )
+            kept = self._keeper.store.keep(source, facts, may_link=False)
+        return kept.id, kept.digest, None if kept.kept else kept.reason
 
     async def conflicts(self, peer: Peer, params: dict[str, Any]) -> list[dict[str, Any]]:
         """Work that was destroyed unseen: of `task` only, the resolved too with `all`, at most `limit`."""
-        self._guard.settle(time.time(), self._resolver.gone)
+        self.settle()
         store = await self._store()
         found = store.catalogue.conflicts(
             p.optional_text(params, "task"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,7 +10,7 @@ import trio
 from fsguard.control import params as p
 from fsguard.control.server import Peer
 from fsguard.core.model import Warning
-from fsguard.service.base import Part, warning_json
+from fsguard.service.base import Part, noted, warning_json
 
 __all__ = ["Warnings"]
 
@@ -24,7 +23,7 @@ class Warnings(Part):
         """
         name = p.optional_text(params, "task")
         outbox = self._guard.outbox
-        self._guard.settle(time.time(), self._resolver.gone)
+        self.settle()
         if p.flag(params, "all"):
             found = [w for w in outbox if name is None or w.task == name]
         else:
@@ -33,6 +32,12 @@ class Warnings(Part):
             self._may_speak_for(peer, self._known(name) if name is not None else None)
             outbox.deliver(found)
         return [warning_json(w) for w in found]
+
+    @noted
+    def _delivered(self, number: int) -> None:
+        warning = self._guard.outbox.find(number)
+        if warning is not None:
+            warning.delivered = True
 
     async def follow(self, peer: Peer, params: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
         """What waits, then each warning as it is raised; to `task` only, acknowledged with `ack`."""
@@ -54,13 +59,13 @@ class Warnings(Part):
         try:
             for w in outbox.pending(name):
                 if ack:
-                    w.delivered = True
+                    self._delivered(w.id)
                 yield warning_json(w)
             async for w in receive:
                 if w.withdrawn:
                     continue
                 if ack:
-                    w.delivered = True
+                    self._delivered(w.id)
                 yield warning_json(w)
         finally:
             outbox.listeners.discard(listener)

@@ -24,12 +24,15 @@ from typing import Any
 from fsguard import restart, taping
 from fsguard.attribution.procfs import Stat
 from fsguard.attribution.resolver import Resolver, Run
+from fsguard.control.server import Peer
 from fsguard.core.guard import Guard, Limits
 from fsguard.core.model import Actor, Command, Kept
 from fsguard.core.policy import Policies
 from fsguard.dispatch import Dispatch, Shield
 from fsguard.dispatch.replay import Replay
+from fsguard.errors import FsguardError
 from fsguard.observer import Caller, Exchange, Linked, Made, Outside, Removed, Renamed, Session, Truncated
+from fsguard.service import Service
 from fsguard.tape import Tape
 
 __all__ = ["File", "Inside", "Kernel", "Killed", "canonical"]
@@ -278,13 +281,11 @@ class Inside:
         self.resolver.changed = kernel.known.clear
         self.recorder = taping.record(self.tape, self.dispatch, self.resolver, lambda: kernel.unique)
         self.shield = Shield(self.recorder, self.say)
+        self.service = Service(self.dispatch, self.resolver, dict, None, -1)
+        self.handlers = taping.note(self.recorder, self.service.groups(), self.service.handlers())
         self.settle = self.recorder.act("settle", self._settle)
         self.begin_run = self.recorder.act("run", self._begin_run)
         self.announce = self.recorder.act("announce", self._announce)
-        self.ask_lease = self.recorder.act("lease", self._ask_lease)
-        self.release_lease = self.recorder.act("release", self._release_lease)
-        self.set_policy = self.recorder.act("policy", self._set_policy)
-        self.deliver = self.recorder.act("deliver", self._deliver)
 
     @staticmethod
     def say(error: BaseException) -> str:
@@ -313,6 +314,7 @@ class Inside:
             "announced": self.resolver.announced,
             "recorder": self.recorder,
             "lane": self.lane,
+            **self.service.parts(),
         }
 
     def gather(self) -> bytes:
@@ -369,23 +371,6 @@ class Inside:
         process = self.resolver.actor(pid).process
         command = Command(f"tool:{name}", "write", found, now)
         self.resolver.announced.begin(name, found, process, command, path, True, now)
-
-    def _ask_lease(self, task: str, pattern: str) -> None:
-        found = self.guard.tasks.get(task, self.dispatch.clock(), self.guard.ledger.version)
-        waiting = self.dispatch.waiting
-        waiting.leases.ask(found, [pattern], 2.0, "", waiting.now())
-
-    def _release_lease(self, number: int) -> None:
-        waiting = self.dispatch.waiting
-        lease = waiting.leases.find(number, waiting.now())
-        if lease is not None:
-            waiting.leases.release(lease, waiting.now())
-
-    def _set_policy(self, policy: str, path: str) -> None:
-        self.guard.policies.set(policy, path=path)
-
-    def _deliver(self, task: str) -> None:
-        self.guard.outbox.deliver(self.guard.outbox.pending(task))
 
 
 class Kernel:
@@ -799,20 +784,36 @@ class Kernel:
         self.inside.announce(name, task, pid, path)
 
     def _lease(self, task: str, pattern: str) -> None:
-        self.inside.ask_lease(task, pattern)
+        leases = self.inside.service.groups()["leases"]
+        leases._ask(task, [pattern], 2.0, "")
 
-    def _let_go(self, number: int) -> None:
-        self.inside.release_lease(number)
+    def _lease_over(self, heard: bool) -> None:
+        leases = self.inside.service.groups()["leases"]
+        leases._pump_all()
+        for number, ticket in list(leases._askers.items())[:1]:
+            if heard and ticket.lease is not None:
+                leases._heard(number)
+            else:
+                leases._gone(number)
 
-    def _policy(self, policy: str, path: str) -> None:
-        self.inside.set_policy(policy, path)
+    def _end_run(self, token: str) -> None:
+        if token in self.inside.resolver.runs:
+            self.inside.service.runs._end(token, 0.0)
 
-    def _deliver(self, task: str) -> None:
-        self.inside.deliver(task)
+    def _forget_runs(self) -> None:
+        self.inside.service.runs.forget_runs()
+
+    def _asked(self, name: str, pid: int, params: dict[str, Any]) -> None:
+        """A question on the control socket that is answered at once."""
+        stretches: Any = self.inside.handlers[name](Peer(pid, 0, 0), dict(params))
+        try:
+            stretches.send(None)
+        except (StopIteration, FsguardError):
+            pass  # an answer may be lost, with who was to give it
 
 
 _OF_OURS = frozenset(
-    ["settle", "run", "announce", "lease", "let_go", "policy", "deliver", "take", "went_on", "interrupt"]
+    ["settle", "run", "announce", "lease", "asked", "end_run", "forget_runs", "take", "went_on", "interrupt"]
 )
 
 

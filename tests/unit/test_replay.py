@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fsguard.restart import KEPT, UNDER_WAY
+from fsguard.taping import AT_ONCE
 from tests.kit.taped import Inside, Kernel, canonical
 
 SEQUENCES = int(os.environ.get("FSGUARD_REPLAY_SEQUENCES", "150"))
@@ -29,7 +30,7 @@ def everything(inside: Inside) -> list[Any]:
             field: getattr(parts[name], field) for kept in (KEPT, UNDER_WAY) for field in kept.get(name, ())
         }
         for name in parts
-        if name != "lane"
+        if name not in ("lane", "account", "versions")  # when they were made
     }
     return canonical(state, names)
 
@@ -100,9 +101,10 @@ class Sequence:
             (1, tid > 0, ("run", f"t{rng.randrange(4)}", rng.choice("ABC"), tid)),
             (1, tid > 0, ("announce", f"c{rng.randrange(3)}", rng.choice("AB"), tid, path)),
             (1, True, ("lease", rng.choice("AB"), rng.choice(("f", "d/", "*.o")))),
-            (1, True, ("let_go", rng.randrange(1, 4))),
-            (1, True, ("policy", rng.choice(("warn", "block", "off")), rng.choice(("g", "d/")))),
-            (1, True, ("deliver", rng.choice("ABC"))),
+            (1, True, ("lease_over", rng.random() < 0.5)),
+            (1, True, ("end_run", f"t{rng.randrange(4)}")),
+            (1, True, ("forget_runs",)),
+            (6, tid > 0, self.question(tid, path)),
         ]
         possible = [(weight, act) for weight, can, act in weighed if can and weight]
         chosen = rng.choices([a for _, a in possible], [w for w, _ in possible])[0]
@@ -121,6 +123,32 @@ class Sequence:
 
     def data(self) -> bytes:
         return self.random.choice((b"base", b"aaaa", b"bb", b"cccccc"))
+
+    def question(self, tid: int, path: bytes) -> tuple[Any, ...]:
+        rng, pick = self.random, self.random.choice
+        if not tid:
+            return ("take",)
+        what, token, call = pick(("read", "write")), f"t{rng.randrange(4)}", f"c{rng.randrange(3)}"
+        params = {
+            "task": pick("ABC"),
+            "parent": pick("ABC"),
+            "what": what,
+            "path": path.decode(),
+            "policy": pick(("warn", "block", "off")),
+            "ack": pick((True, False)),
+            "tool_use_id": call,
+            "token": token,
+            "argv": ["true"],
+            "pid": self.kernel.procs[tid].parent,
+            "patterns": [path.decode()],
+            "force": pick((True, False)),
+            "wait": pick((1, 3)),
+            "idle": pick((True, False)),
+        }
+        name = pick(AT_ONCE)
+        if name == "run.begin":
+            return ("asked", name, params["pid"], {**params, "pid": tid})
+        return ("asked", name, pick((tid, 1)), params)
 
     def interrupt(self) -> tuple[Any, ...]:
         waits = self.kernel.inside.dispatch.waiting.pending.all()
