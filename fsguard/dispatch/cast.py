@@ -63,8 +63,12 @@ class Cast:
             self.agree(self.name(actor))
             if type(self.tape.items) is Script:
                 self.play_nested(self.tape.items)
+                self.tape.items.take()
                 return None
-            return learn(tid, actor)
+            learned = learn(tid, actor)
+            if type(self.tape.items) is list:
+                self.tape.items.append(0)  # see `Recorder.takes`
+            return learned
 
         return learning
 

@@ -294,10 +294,15 @@ class Recorder(Cast):
         """`take`, which tells what was done past us; played back, it is what was told at that point."""
 
         def taking() -> object:
-            if type(self.tape.items) is Script:
-                self.play_nested(self.tape.items)
+            items = self.tape.items
+            if type(items) is Script:
+                self.play_nested(items)
+                items.take()
                 return None
-            return take()
+            told = take()
+            if type(items) is list:
+                items.append(0)  # that was all of it
+            return told
 
         return taking
 
