@@ -298,10 +298,6 @@ class Observer(Protocol):
         confirms it, leaving with one abandons it.
         """
 
-    def announced(self, caller: Caller) -> AbstractContextManager[object] | None:
-        """The change that this very request had announced, and not confirmed, to a process that has died
-        since: entering does nothing, leaving it is as for `changing`. None: there was none."""
-
 
 class _NullSession:
     def opened(self, file: FileView) -> None: ...
@@ -372,6 +368,3 @@ class NullObserver:
 
     def changing(self, caller: Caller, change: Change) -> AbstractContextManager[object]:
         return nullcontext()
-
-    def announced(self, caller: Caller) -> AbstractContextManager[object] | None:
-        return None

@@ -282,9 +282,6 @@ class Dispatch(Afterwards):
             case Made():
                 return self._make(actor, change)
 
-    def announced(self, caller: Caller) -> AbstractContextManager[object] | None:
-        return None  # see `recorder`
-
     @contextmanager
     def _truncate(self, actor: Actor, change: Truncated) -> Iterator[None]:
         file = change.file

@@ -265,13 +265,6 @@ class Recorder(Cast):
                 return AdoptedChange(done.value)
         return RecordedChange(self, self.number(), caller, change, key)
 
-    def announced(self, caller: Caller) -> AbstractContextManager[object] | None:
-        calls = self.past.get(self.request())
-        if not calls or calls[0].kind != "changing" or calls[0].error is not None:
-            return None
-        done = self.done("changing", self.request(), calls[0].key)
-        return AdoptedChange(done.value) if done is not None else None
-
     # -- what is no announcement ------------------------------------------------------
 
     def session(self, number: int, inner: Any, unique: int) -> RecordedSession:

@@ -152,9 +152,6 @@ class Shield:
     def changing(self, caller: Caller, change: Change) -> AbstractContextManager[object]:
         return _Changing(self, caller, change, self._inner)
 
-    def announced(self, caller: Caller) -> AbstractContextManager[object] | None:
-        return self._inner.announced(caller)
-
 
 class _Changing:
     def __init__(self, shield: Shield, caller: Caller, change: Change, inner: Observer) -> None:

@@ -789,12 +789,14 @@ class Kernel:
 
     def _lease_over(self, heard: bool) -> None:
         leases = self.inside.service.groups()["leases"]
-        leases._pump_all()
         for number, ticket in list(leases._askers.items())[:1]:
             if heard and ticket.lease is not None:
                 leases._heard(number)
             else:
                 leases._gone(number)
+
+    def _pump(self) -> None:
+        self.inside.service.groups()["leases"]._pump_all()
 
     def _end_run(self, token: str) -> None:
         if token in self.inside.resolver.runs:
@@ -812,9 +814,8 @@ class Kernel:
             pass  # an answer may be lost, with who was to give it
 
 
-_OF_OURS = frozenset(
-    ["settle", "run", "announce", "lease", "asked", "end_run", "forget_runs", "take", "went_on", "interrupt"]
-)
+_OF_OURS = ("settle", "run", "announce", "lease", "lease_over", "pump", "asked", "end_run", "forget_runs")
+_OF_OURS += ("take", "went_on", "interrupt")
 
 
 def canonical(root: object, names: Mapping[int, str]) -> list[Any]:

@@ -101,6 +101,7 @@ class Sequence:
             (1, tid > 0, ("run", f"t{rng.randrange(4)}", rng.choice("ABC"), tid)),
             (1, tid > 0, ("announce", f"c{rng.randrange(3)}", rng.choice("AB"), tid, path)),
             (1, True, ("lease", rng.choice("AB"), rng.choice(("f", "d/", "*.o")))),
+            (1, True, ("pump",)),
             (1, True, ("lease_over", rng.random() < 0.5)),
             (1, True, ("end_run", f"t{rng.randrange(4)}")),
             (1, True, ("forget_runs",)),
