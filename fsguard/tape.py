@@ -212,29 +212,31 @@ class Tape:
         ask: Callable[..., T],
         encode: Callable[[T], Any] | None = None,
         decode: Callable[[Any], T] | None = None,
+        asks: bool = False,
     ) -> Callable[..., T]:
         """`ask`, noted and played back while a call is under way.
 
         What it gives must be of marshal's types; else `encode` makes that of it, and `decode` what it was.
-        Raising OSError is noted as well. It may ask other ports, which then are not noted.
+        Raising OSError is noted as well. `asks`: it may ask other ports, which then are not noted.
         """
 
         def asked(*args: Any) -> T:
             items = self.items
             if items is None:
                 return ask(*args)
-            if isinstance(items, Script):
+            if type(items) is Script:
                 value = items.take()
                 return decode(value) if decode is not None else value
-            self.items = None
             try:
+                if asks:
+                    self.items = None
                 result = ask(*args)
             except OSError as error:
-                items += (ERROR, (type(error).__name__, error.errno, error.strerror))
+                items += (ERROR, (type(error).__name__, error.errno, error.strerror))  # type: ignore[operator]
                 raise
             finally:
                 self.items = items
-            items.append(result if encode is None else encode(result))
+            items.append(result if encode is None else encode(result))  # type: ignore[union-attr]
             return result
 
         return asked

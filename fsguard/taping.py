@@ -75,7 +75,10 @@ def probe(tape: Tape | None, asked: Probe) -> Any:
     """Facts that are looked up when a warning is due."""
     if tape is None:
         return asked
-    return _Noted(self_locking=tape.port(asked.self_locking), git_ignored=tape.port(asked.git_ignored))
+    return _Noted(
+        self_locking=tape.port(asked.self_locking, asks=True),
+        git_ignored=tape.port(asked.git_ignored, asks=True),
+    )
 
 
 def keeper(tape: Tape | None, asked: Keeper | None) -> Any:
@@ -87,10 +90,10 @@ def keeper(tape: Tape | None, asked: Keeper | None) -> Any:
         return (kept.id, kept.number, kept.digest, kept.reason)
 
     return _Noted(
-        keep=tape.port(asked.keep, values, lambda value: Kept(*value)),
+        keep=tape.port(asked.keep, values, lambda value: Kept(*value), asks=True),
         told=tape.port(asked.told),
         needless=tape.port(asked.needless),
-        diff=tape.port(asked.diff),
+        diff=tape.port(asked.diff, asks=True),
     )
 
 
@@ -103,7 +106,7 @@ def record(tape: Tape, dispatch: Dispatch, resolver: Resolver, request: Callable
     recorder = Recorder(dispatch, tape, request)
     waiting = dispatch.waiting
     dispatch.clock = tape.port(dispatch.clock)
-    dispatch.same_bytes = tape.port(dispatch.same_bytes)
+    dispatch.same_bytes = tape.port(dispatch.same_bytes, asks=True)
     dispatch.take_records = recorder.takes(dispatch.take_records)
     waiting.now = tape.port(waiting.now)
     waiting.pending.rest = recorder.rest
@@ -128,7 +131,7 @@ def note(
                 setattr(group, method, recorder.act(f"{name}.{method}", getattr(group, method)))
         for port in ("removed", "put_by", "diff"):
             if hasattr(group, port):
-                setattr(group, port, recorder.tape.port(getattr(group, port)))
+                setattr(group, port, recorder.tape.port(getattr(group, port), asks=True))
     return {
         name: _at_once(recorder, name, handler) if name in AT_ONCE else handler
         for name, handler in handlers.items()

@@ -151,20 +151,22 @@ class AdoptedChange:
         self._change.__exit__(*error)
 
 
-_FILES = ("file", "replaced", "first_file", "second_file")
+_FILES = frozenset(["file", "replaced", "first_file", "second_file"])
 _CHANGES = (Truncated, Removed, Renamed, Exchange, Linked, Made)
 TRUNCATED = _CHANGES.index(Truncated)
+_KINDS = {kind: (number, tuple(f.name for f in fields(kind))) for number, kind in enumerate(_CHANGES)}
 
 
 def change_as_values(change: Change, node_number: Callable[[Any], int]) -> tuple[Any, ...]:
     """Its kind and its fields, of marshal's types."""
-    values: list[Any] = [_CHANGES.index(type(change))]
-    for field in fields(change):
-        value = getattr(change, field.name)
-        if field.name == "session":
+    number, names = _KINDS[type(change)]
+    values: list[Any] = [number]
+    for name in names:
+        value = getattr(change, name)
+        if name in _FILES:
+            value = node_number(value) if value is not None else None
+        elif name == "session":
             value = value.number if isinstance(value, RecordedSession) else 0
-        elif value is not None and not isinstance(value, bytes | str | int):
-            value = node_number(value)
         values.append(value)
     return tuple(values)
 
@@ -180,4 +182,4 @@ def change_of_values(
             return session(value) if value else None
         return node(value) if name in _FILES and value is not None else value
 
-    return kind(*(field(f.name, v) for f, v in zip(fields(kind), values[1:], strict=True)))  # type: ignore[no-any-return]
+    return kind(*map(field, _KINDS[kind][1], values[1:]))  # type: ignore[no-any-return]

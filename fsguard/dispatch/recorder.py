@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from operator import attrgetter
 from types import coroutine
 from typing import Any
 
@@ -61,7 +62,7 @@ class Recorder(Cast):
         inner: Dispatch,
         tape: Tape,
         request: Callable[[], int] = lambda: 0,
-        node_number: Callable[[Any], int] = lambda file: int(file.id),
+        node_number: Callable[[Any], int] = attrgetter("id"),
     ) -> None:
         self.inner = inner
         self.tape = tape

@@ -35,7 +35,7 @@ from fsguard.observer import Caller, Exchange, Linked, Made, Outside, Removed, R
 from fsguard.service import Service
 from fsguard.tape import Tape
 
-__all__ = ["File", "Inside", "Kernel", "Killed", "canonical"]
+__all__ = ["TAPE_BYTES", "File", "Inside", "Kernel", "Killed", "canonical"]
 
 AGAIN = 1 << 63
 TAPE_BYTES = 1 << 20

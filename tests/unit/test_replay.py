@@ -5,17 +5,22 @@ FSGUARD_REPLAY_SEQUENCES makes it longer.
 
 from __future__ import annotations
 
+import itertools
+import mmap
 import os
 import random
 from typing import Any
 
 import pytest
 
+from fsguard import restart, taping
+from fsguard.dispatch.replay import Replay
 from fsguard.restart import KEPT, UNDER_WAY
 from fsguard.taping import AT_ONCE
-from tests.kit.taped import Inside, Kernel, canonical
+from tests.kit.taped import TAPE_BYTES, Inside, Kernel, canonical
 
 SEQUENCES = int(os.environ.get("FSGUARD_REPLAY_SEQUENCES", "150"))
+HEAD, PAGE = 2, mmap.PAGESIZE  # of the tape's memory: where its header says how long it is
 PATHS = (b"f", b"g", b"d/x", b"d/y", b"e/x", b"h.o", b"q.db")
 TASKS = ("A", "B", "C", None)
 
@@ -38,8 +43,9 @@ def everything(inside: Inside) -> list[Any]:
 class Sequence:
     """Something happens, at random, to a kernel whose processes die."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, mortal: bool = True) -> None:
         self.random = random.Random(seed)
+        self.mortal = mortal
         policy = self.random.choice(("warn", "warn", "block"))
         self.kernel = Kernel(deaths=True, policy=policy)
         self.policy = policy
@@ -162,6 +168,9 @@ class Sequence:
         rng = self.random
         act = self.act()
         assert act is not None
+        if not self.mortal:
+            self.kernel.do(act)
+            return
         points = rng.choice((rng.randrange(1, 12), rng.randrange(1, 50))) if rng.random() < 0.15 else -1
         self.kernel.do(act, rng, points)
         if rng.random() < 0.05:
@@ -204,3 +213,76 @@ def check(seed: int, steps: int = 120) -> int:
 @pytest.mark.parametrize("first", range(0, SEQUENCES, 10))
 def test_what_goes_on_is_what_there_was(first: int) -> None:
     assert sum(check(seed) for seed in range(first, first + 10)) > 10
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_tape_that_does_not_fit_costs_silence_and_no_more(seed: int) -> None:
+    """An entry is lost, comes twice, or answers something else: nobody is told of what was before."""
+    one = Sequence(1_000_000 + seed)
+    rng, kernel = one.random, one.kernel
+    for _ in range(60):
+        one.step()
+    for request in list(kernel.requests.values()):
+        kernel.requests.pop(request.unique)  # nobody asks again in this test
+    kernel.do((0.0, "take"))
+    kernel.records.clear()  # nor is anything told twice
+    data, mark = kernel.checkpoint
+    entries = list(kernel.inside.tape.entries(mark))
+    if not entries:
+        return
+    at = rng.randrange(len(entries))
+    kind, unique, args, items = entries[at]
+    entries[at : at + 1] = rng.choice(
+        (
+            [],
+            [entries[at], entries[at]],
+            [(kind, unique, args, [*items, 1])],
+            [(kind, unique, args, items[:-1])],
+            [("nonsense", unique, args, items)],
+            [(kind, unique, args[:-1], items)],
+            [(kind, unique, args, [None, *items])],
+        )
+    )
+    inside = Inside(kernel, None, one.policy)
+    for file in kernel.files.values():
+        file.__class__ = kernel.files_as
+    restart.restore(data, {**inside.parts(), **kernel.names()}, kernel.files.__getitem__)
+    inside.tape.entries = lambda mark: iter(entries)  # type: ignore[method-assign]
+    doubt = taping.play_back(inside.recorder, Replay(inside.recorder, kernel.files.__getitem__), mark)
+    kernel.inside = inside
+    before = told(inside)
+    if doubt is None:
+        return  # it made no difference
+    assert not inside.recorder.opening and not inside.dispatch.waiting.pending.all()
+    for _ in range(3):
+        path = rng.choice(list(kernel.tree) or [b"f"])
+        tid = one.tid()
+        if tid and path in kernel.tree:
+            kernel.do((0.1, "truncate", tid, path, 0, 0))
+        kernel.tree.pop(path, None)  # one change of each: the next would be told about this one
+    kernel.do((60.0, "settle"))
+    # Who writes at this very moment is no matter of the past.
+    assert [w for w in told(inside) if w not in before and w[2] != "concurrent_write"] == []
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_wherever_the_tape_ends_the_state_is_that_of_the_last_call_on_it(seed: int) -> None:
+    one = Sequence(2_000_000 + seed, mortal=False)
+    rng, kernel = one.random, one.kernel
+    for _ in range(40):
+        one.step()
+    kernel.save()
+    header, states = kernel.inside.tape._header, []
+    for _ in range(30):
+        states.append((header[HEAD], everything(kernel.inside)))
+        one.step()
+    ends = list(dict(states).items())  # of several without a call, any
+    memory = bytes(kernel.inside.tape._map)
+    for (end, state), (after, _) in rng.sample(list(itertools.pairwise(ends)), 4):
+        length = int.from_bytes(memory[PAGE + end % TAPE_BYTES :][:4], "little")
+        fd = os.memfd_create("cut")
+        os.write(fd, memory)
+        os.pwrite(fd, rng.randrange(end, min(after, end + 4 + length)).to_bytes(8, "little"), 8 * HEAD)
+        back = kernel.revived(fd)
+        os.close(fd)
+        assert everything(back) == state, seed
