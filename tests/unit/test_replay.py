@@ -19,7 +19,7 @@ from fsguard.restart import KEPT, UNDER_WAY
 from fsguard.taping import AT_ONCE
 from tests.kit.taped import TAPE_BYTES, Inside, Kernel, canonical
 
-SEQUENCES = int(os.environ.get("FSGUARD_REPLAY_SEQUENCES", "150"))
+SEQUENCES = int(os.environ.get("FSGUARD_REPLAY_SEQUENCES", "100"))
 HEAD, PAGE = 2, mmap.PAGESIZE  # of the tape's memory: where its header says how long it is
 PATHS = (b"f", b"g", b"d/x", b"d/y", b"e/x", b"h.o", b"q.db")
 TASKS = ("A", "B", "C", None)
