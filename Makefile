@@ -77,7 +77,7 @@ stress: system-stress $(VENV)/.dev ## the long runs: conformance, killed writers
 
 bench: system-build $(VENV)/.dev ## side by side: both modes, native, and other passthrough filesystems (ARGS='-n 1 --only find')
 	@FSGUARD_TASK=bench $(VENV)/bin/python -m tests.bench $(ARGS) # as an agent's command would
-	$(if $(strip $(ARGS)),,for part in hooks turns decision; do $(VENV)/bin/python -m tests.bench.$$part || exit; done)
+	$(if $(strip $(ARGS)),,for part in hooks turns decision tape; do $(VENV)/bin/python -m tests.bench.$$part || exit; done)
 
 profile: system-build $(VENV)/.dev ## where the daemon's time goes (ARGS='--only untar --io daemon')
 	@FSGUARD_TASK=profile $(VENV)/bin/python -m tests.bench.profile $(ARGS)
