@@ -69,11 +69,12 @@ KEPT: Mapping[str, tuple[str, ...]] = {
     "operations": ("counts",),
     "handles": ("files", "_next"),
     "lane": ("_last", "_actors", "_numbers", "_groups", "_last_group"),
+    "recorder": ("numbers", "sessions", "actors", "cast"),
 }
 """What of which part goes to the next program; the rest of each is made anew, or has only wires in it."""
 
 UNDER_WAY: Mapping[str, tuple[str, ...]] = {
-    "recorder": ("numbers", "record", "sessions", "actors", "cast"),
+    "recorder": ("record",),
     "outsiders": ("_last",),
     "waits": ("_by_request", "_signalled"),
     "behind": ("_lines",),
