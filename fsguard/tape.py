@@ -19,13 +19,15 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-__all__ = ["ERROR", "NESTED", "DoubtError", "Script", "Tape"]
+__all__ = ["ERROR", "FAULT", "NESTED", "DoubtError", "Script", "Tape"]
 
 # Singletons of marshal's that no port gives.
 ERROR = Ellipsis
 """Before (name of the exception, errno, text) where a port has raised."""
 NESTED = StopIteration
 """Before a call that entered while another one was under way."""
+FAULT = "a fault of ours"
+"""At the end of a call that has failed for no good reason."""
 
 SIZE = 64 << 20
 ASK_BYTES = 16 << 20
@@ -57,6 +59,9 @@ class Script:
             raise DoubtError("the replay asks for more than was answered")
         self._at = at + 1
         value = self._items[at]
+        if value == FAULT and at + 1 == len(self._items):  # what was asked has failed
+            self._at = at
+            raise RuntimeError(FAULT)
         if value is ERROR:
             self._at = at + 2
             name, number, text = self._items[at + 1]
@@ -72,6 +77,14 @@ class Script:
             return None
         self._at = at + 2
         return self._items[at + 1]
+
+    def failed(self) -> bool:
+        """Whether the call has ended here by a fault."""
+        return self._items[self._at :] == [FAULT]
+
+    def skip(self) -> None:
+        """One answer further."""
+        self._at += 1
 
     def finish(self) -> None:
         """Raises DoubtError when something was not asked for."""

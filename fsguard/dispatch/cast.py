@@ -81,7 +81,9 @@ class Cast:
             return self.actors[number] if number else None
 
         def named(actor: object) -> int:
-            return (self.who(actor) or -1) if isinstance(actor, Actor) else 0
+            if not isinstance(actor, Actor):
+                return 0
+            return self.who(actor) or -self.name(actor)  # from the next checkpoint on it is remembered
 
         return self.tape.port(recall, named, known)
 

@@ -28,7 +28,7 @@ from fsguard.dispatch.openfile import OpenFile
 from fsguard.dispatch.recorded import AdoptedChange, Done, RecordedChange, RecordedSession
 from fsguard.dispatch.waits import Wait
 from fsguard.observer import Caller, Change, FileView, Outside, Session, Truncated
-from fsguard.tape import Script, Tape
+from fsguard.tape import FAULT, Script, Tape
 
 __all__ = ["NUMBER", "Recorder"]
 
@@ -50,6 +50,11 @@ def _carry(stretches: Coroutine[Any, Any, OpenFile]) -> Generator[Any, Any, Open
                 asked = stretches.send(answer)
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]
+
+
+def _note_fault(items: list[Any] | Script | None, error: Exception) -> None:
+    if type(items) is list and not isinstance(error, OSError):
+        items.append(FAULT)
 
 
 class Recorder(Cast):
@@ -105,6 +110,9 @@ class Recorder(Cast):
         tape.items = items
         try:
             return fn(*real)
+        except Exception as error:
+            _note_fault(items, error)
+            raise
         finally:
             tape.end(outer, (kind, unique, args, items))
 
@@ -204,6 +212,9 @@ class Recorder(Cast):
         self._begin(number, ("open", unique, (number, tuple(caller), self.node_number(file), flags)))
         try:
             inner = await self.inner.open(caller, file, flags)
+        except Exception as error:
+            _note_fault(self.tape.items, error)
+            raise
         finally:
             self._end()
         return self.session(number, inner, unique)
@@ -224,6 +235,9 @@ class Recorder(Cast):
         self._begin(number, ("goes_on_waiting", unique, (number,)))
         try:
             inner = await _carry(stretches)
+        except Exception as error:
+            _note_fault(self.tape.items, error)
+            raise
         finally:
             self._end()
         return self.session(number, inner, unique)
@@ -246,6 +260,9 @@ class Recorder(Cast):
         self._begin(number, ("create", unique, (number, tuple(caller), path, flags)))
         try:
             inner = await self.inner.create(caller, path, flags)
+        except Exception as error:
+            _note_fault(self.tape.items, error)
+            raise
         finally:
             self._end()
         return self.session(number, inner, unique)
@@ -336,6 +353,11 @@ class Recorder(Cast):
                 session.aborted()
             else:
                 session.released()
+
+    @property
+    def written(self) -> bool:
+        """Whether all that was told is on the tape: who has told it may forget it."""
+        return self.tape.items is None
 
     @property
     def settled(self) -> bool:

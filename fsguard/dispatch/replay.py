@@ -130,8 +130,12 @@ class Replay:
             raise
         except OSError as error:
             refused = error
-        except Exception:
-            self._faults()
+        except Exception as error:
+            if not script.failed():
+                raise DoubtError(f"{kind}: {type(error).__name__}: {error}") from error
+            script.skip()
+            if kind != "act":
+                self._faults()
         finally:
             tape.items = outer
         script.finish()

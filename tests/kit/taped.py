@@ -225,6 +225,8 @@ class FakeFacts:
 
     def git_ignored(self, path: bytes) -> bool:
         self.kernel.point()
+        if self.kernel.faulty:
+            raise ValueError("a bug")
         return path.endswith(b".o")
 
 
@@ -287,9 +289,14 @@ class Inside:
         self.begin_run = self.recorder.act("run", self._begin_run)
         self.announce = self.recorder.act("announce", self._announce)
 
-    @staticmethod
-    def say(error: BaseException) -> str:
-        raise AssertionError("the guard has a fault") from error
+    def say(self, error: BaseException) -> str:
+        if not self.kernel.faulty:
+            raise AssertionError("the guard has a fault") from error
+        return str(error)
+
+    def fault(self) -> None:
+        assert self.kernel.faulty
+        self.shield.faults += 1
 
     def parts(self) -> dict[str, object]:
         guard, dispatch = self.guard, self.dispatch
@@ -400,6 +407,7 @@ class Kernel:
         self.log: list[tuple[str, Any]] = []
         self.answers: list[str] = []
         self.deaths_seen = 0
+        self.faulty = False
         self.inside = Inside(self, None, policy)
         self.checkpoint = (self.inside.gather(), self.inside.tape.cut())
 
@@ -468,6 +476,7 @@ class Kernel:
             inside.recorder,
             self.files.__getitem__,
             numbered=lambda number, actor: inside.lane._actors.update({number: actor}),
+            faults=inside.fault,
         )
         replay.run(inside.tape.entries(mark))
         return inside
@@ -579,6 +588,8 @@ class Kernel:
 
     def _opened(self, r: Request, tid: int, file: File, flags: int, session: Any) -> None:
         session.opened(file)
+        if not hasattr(session, "inner"):
+            return  # nobody watches it
         self.handles[r.unique] = Handle(self.procs[tid], file, session.inner.number, flags)
 
     def _fail_open(self, tid: int, path: bytes, flags: int) -> None:

@@ -286,3 +286,21 @@ def test_wherever_the_tape_ends_the_state_is_that_of_the_last_call_on_it(seed: i
         back = kernel.revived(fd)
         os.close(fd)
         assert everything(back) == state, seed
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_fault_of_ours_is_one_when_it_is_played_back(late: bool) -> None:
+    kernel = Kernel(deaths=True)
+    kernel.faulty = True
+    kernel.place(b"f", kernel.make(b"base"))
+    for tid, task in ((101, "A"), (102, "B")):
+        kernel.do((1.0, "spawn", tid, task, 1, "", False))
+    kernel.do((1.0, "look", 101, b"f"))
+    kernel.do((1.0, "truncate", 102, b"f", 2, 0))
+    kernel.do((1.0, "open", 101, b"f", os.O_WRONLY) if late else (1.0, "open", 101, b"f", FLAGS[0]))
+    if late:
+        kernel.do((0.1, "write", kernel.last_unique, 101, 0, b"aaaa"))
+    assert kernel.inside.shield.faults and not told(kernel.inside)
+    before = everything(kernel.inside)
+    kernel.die(random.Random(0))
+    assert everything(kernel.inside) == before
