@@ -9,6 +9,7 @@ import itertools
 import mmap
 import os
 import random
+from collections import deque
 from typing import Any
 
 import pytest
@@ -304,3 +305,39 @@ def test_a_fault_of_ours_is_one_when_it_is_played_back(late: bool) -> None:
     before = everything(kernel.inside)
     kernel.die(random.Random(0))
     assert everything(kernel.inside) == before
+
+
+def shared(inside: Inside) -> set[tuple[str, ...]]:
+    """Containers that several parts, or what is theirs alone, have in common: their names."""
+    found: dict[int, list[str]] = {}
+    parts = inside.parts()
+    taken = set(map(id, parts.values()))
+    for name, part in parts.items():
+        waiting = [(name, part)]
+        while waiting:
+            where, thing = waiting.pop()
+            slots = [s for above in type(thing).__mro__ for s in getattr(above, "__slots__", ())]
+            for attribute in (*getattr(thing, "__dict__", ()), *slots):
+                value = getattr(thing, attribute, None)
+                if isinstance(value, dict | list | set | deque):
+                    found.setdefault(id(value), []).append(f"{where}.{attribute}")
+                elif type(value).__module__.startswith("fsguard.") and id(value) not in taken:
+                    taken.add(id(value))
+                    waiting.append((f"{where}.{attribute}", value))
+    return {tuple(sorted(names)) for names in found.values() if len(names) > 1}
+
+
+@pytest.mark.parametrize("under_way", [False, True])
+def test_what_parts_have_in_common_they_have_afterwards(under_way: bool) -> None:
+    one = Sequence(7)
+    for _ in range(60):
+        one.step()
+    kernel = one.kernel
+    before = shared(Inside(kernel, None, "warn"))
+    assert ("dispatch._writable", "waiting._writable") in before
+    for file in kernel.files.values():
+        file.__class__ = kernel.files_as
+    data = restart.gather({**kernel.inside.parts(), **kernel.names()}, under_way)
+    fresh = Inside(kernel, None, "warn")
+    restart.restore(data, {**fresh.parts(), **kernel.names()}, kernel.files.__getitem__)
+    assert before <= shared(fresh)
