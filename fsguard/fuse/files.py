@@ -106,6 +106,7 @@ class FileHandlers(OnceHandlers):
             actor = self.observer.looked(self.caller(ctx), node)
             if actor is not None and ctx.pid > 0:
                 lane.know(ctx.pid, actor)
+            self.begin(_OPCODE_OPEN, node)
             fh = lane.add_handle(node.id, fd, actor)
         except BaseException:
             os.close(fd)

@@ -773,8 +773,10 @@ static PyObject *py_add_handle(PyObject *self, PyObject *args)
     struct node *node = table_get(id);
     struct handle *h = node ? handle_add(node, fd, who) : NULL;
     uint64_t fh = h ? h->fh : 0;
-    if (h)
+    if (h) {
+        h->asked = journal_current();
         slot_live(h, HANDLE_SLOT);
+    }
     unlock();
     if (h == NULL)
         return os_error(node ? ENOMEM : ESTALE);

@@ -214,6 +214,7 @@ bool handle_close(uint64_t fh, bool by_python)
         return false;
     }
     int fd = h && !h->pythons ? h->fd : -1;
+    die(DONE_ON_DISK);
     if (h) {
         *at = h->chain;
         handle_total -= !h->pythons;
@@ -224,6 +225,7 @@ bool handle_close(uint64_t fh, bool by_python)
         node_release(node);
     }
     unlock();
+    die(IN_THE_TABLE);
     if (fd >= 0)
         close(fd);
     return true;

@@ -461,6 +461,8 @@ PyObject *py_unnote_handle(PyObject *self, PyObject *arg)
     unsigned long long fh = PyLong_AsUnsignedLongLong(arg);
     if (fh == (unsigned long long)-1 && PyErr_Occurred())
         return NULL;
+    die(DONE_ON_DISK);
     unnote_handle(fh);
+    die(IN_THE_TABLE);
     Py_RETURN_NONE;
 }

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,7 @@ class Mortal:
         self.root.mkdir()
         self.log = top / "mount.log"
         self._heard = b""
+        self._serial = 0
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.kit.remount", str(self.behind), str(self.root)],
             cwd=ROOT,
@@ -59,19 +61,22 @@ class Mortal:
         self._process.stdin.write(f"{line}\n".encode())
         self._process.stdin.flush()
 
-    def dies_at(self, point: int, times: int = 1) -> None:
-        """The next server that comes by there, and `times` - 1 of those after it."""
-        self._order(f"arm {point} 1 {times}")
-        self._hear("armed")
+    def dies_at(self, point: int, times: int = 1) -> int:
+        """The next server that comes by there, and `times` - 1 of those after it; how many died of an
+        order before."""
+        deaths, said = -1, "served"
+        while said == "served":
+            deaths += 1
+            self._serial += 1
+            self._order(f"arm {self._serial} {point} 1 {times}")
+            while (said := self._said()).startswith("armed") and said != f"armed {self._serial}":
+                pass
+        assert said == f"armed {self._serial}", said
+        return deaths
 
     def lives(self) -> int:
         """From now on; how often one has died."""
-        self._order("arm 0 1 0")
-        deaths = 0
-        while (said := self._said()) == "served":
-            deaths += 1
-        assert said == "armed", said
-        return deaths
+        return self.dies_at(0, 0)
 
     def is_served_again(self) -> None:
         self._hear("served")
@@ -360,6 +365,35 @@ def _open_write(d: Path, b: Path) -> Callable[[], None]:
     return act
 
 
+def _close(flags: int) -> Op:
+    def make(d: Path, b: Path) -> Callable[[], None]:
+        (b / "f").write_text("x")
+        fds = [os.open(d / "f", flags) for _ in range(2)]
+
+        def act() -> None:
+            os.close(fds[0])
+            os.mkdir(d / "then")  # behind the release, which nobody waits for
+            assert os.pread(fds[1], 1, 0) == b"x"
+            os.close(fds[1])
+            assert (d / "f").read_text() == "x"
+
+        return act
+
+    return make
+
+
+def _open_read(d: Path, b: Path) -> Callable[[], None]:
+    """The first time the thread is not known to the lane."""
+    (b / "f").write_text("text")
+
+    def act() -> None:
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit((d / "f").read_text).result() == "text"
+        assert (d / "f").read_text() == "text"
+
+    return act
+
+
 OPERATIONS: dict[str, tuple[Op, str]] = {  # and what the observer hears of, at least once
     "append": (_append, ""),
     "write": (_write, ""),
@@ -382,11 +416,15 @@ OPERATIONS: dict[str, tuple[Op, str]] = {  # and what the observer hears of, at 
     "setxattr": (_setxattr, ""),
     "removexattr": (_removexattr, ""),
     "open to write": (_open_write, ""),
+    "open to read": (_open_read, ""),
+    "close what was read": (_close(os.O_RDONLY), ""),
+    "close what was written": (_close(os.O_RDWR), ""),
 }
 # They don't come by there: there is nothing to enter in the table; or doing it again does no harm.
 NEVER = {
     *((op, "in the table") for op in ("append", "write", "setxattr", "removexattr")),
     *(("write", point) for point in ("before", "done")),
+    *((f"close what was {how}", "before") for how in ("read", "written")),
 }
 
 

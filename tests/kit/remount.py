@@ -2,8 +2,8 @@
 
     python -m tests.kit.remount WORKSPACE MOUNTPOINT
 
-Reads lines: ``arm POINT NTH TIMES`` (see `engine.die_at`; answered by ``armed``: so many servers die
-there, one after the other) and ``end``. Says ``ready``, and ``served`` whenever there is a next one.
+Reads lines: ``arm SERIAL POINT NTH TIMES`` (see `engine.die_at`; so many servers die there, one after the
+other; answered by ``armed SERIAL``) and ``end``. Says ``ready``, and ``served`` whenever there is a next one.
 """
 
 from __future__ import annotations
@@ -78,6 +78,10 @@ def _is_open(fd: int) -> bool:
     return True
 
 
+def _say(line: str) -> None:
+    os.write(1, f"{line}\n".encode())
+
+
 class Keeper:
     """Holds what must outlive a server: descriptors, memory, what was agreed on."""
 
@@ -102,6 +106,12 @@ class Keeper:
         if self.pid == 0:
             self._work()
         if self.past is not None:
+            # Nothing is opened here until the server has closed what the dead had: it might take it for that.
+            gone = None
+            while not select.select([self.hear], [], [], 0.01)[0] and gone is None:
+                gone = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+            if select.select([self.hear], [], [], 0)[0]:
+                os.read(self.hear, 1)
             return
         with open(self.hear, "rb", closefd=False, buffering=0) as pipe:
             size = struct.unpack("=I", pipe.read(4))[0]
@@ -141,16 +151,18 @@ class Keeper:
             for fd in self.before - known - set(found["fds"]) - set(past.descriptors()):
                 with suppress(OSError):  # of a node that nobody knows any more: closed in there
                     os.close(fd)
+            os.write(self.tell, b"1")
             if self.order is not None:
                 engine.die_at(*self.order)
 
         def arm(number: int, frame: object) -> None:
             with open(self.orders, encoding="ascii") as file:
-                point, nth = map(int, file.read().split())
+                serial, point, nth = map(int, file.read().split())
             engine.die_at(point, nth)
-            print("armed", flush=True)
+            _say(f"armed {serial}")
 
         signal.signal(signal.SIGUSR1, arm)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
         async with trio.open_nursery() as nursery:
             await nursery.start(connection.run, operations)
             if past is None:
@@ -159,14 +171,16 @@ class Keeper:
             await connection.over.wait()
 
     def run(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])  # until a server listens
         self.start()
-        print("ready", flush=True)
+        _say("ready")
         while True:
             pidfd = os.pidfd_open(self.pid)
             ready = select.select([pidfd, *([] if self.ending else [0])], [], [])[0]
             os.close(pidfd)
             if 0 in ready:
-                self._obey(os.read(0, 4096).decode().split())
+                for line in os.read(0, 4096).decode().splitlines() or ["end"]:
+                    self._obey(line.split())
                 continue
             status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
             if status == 0 or self.ending:
@@ -176,18 +190,19 @@ class Keeper:
             if self.more <= 0:
                 self.order = None
             self.start()
-            print("served", flush=True)
+            _say("served")
 
     def _obey(self, words: list[str]) -> None:
-        if not words or words[0] == "end":
+        if words[0] == "end":
             self.ending = True
             with suppress(OSError):
                 self.mounted.unmount()
             return
-        point, nth, self.more = map(int, words[1:])
+        serial, point, nth, self.more = map(int, words[1:])
         self.order = (point, nth)
-        with open(self.orders, "w", encoding="ascii") as file:
-            file.write(f"{point} {nth}")
+        with open(f"{self.orders}.new", "w", encoding="ascii") as file:
+            file.write(f"{serial} {point} {nth}")
+        os.replace(f"{self.orders}.new", self.orders)  # one that was told before may be reading
         os.kill(self.pid, signal.SIGUSR1)
 
 
