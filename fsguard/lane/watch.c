@@ -386,12 +386,15 @@ static bool is_child(int pid)
     return false;
 }
 
-/* Who has served before us may have events in the queue. */
+/* Who has served before us may have events in the queue; later, the number may be another's. */
+enum { DEAD_NS = 2000000000 };
+static int64_t dead_until;
+
 static bool is_ours(int pid)
 {
     if (pid == shared->pid)
         return true;
-    for (unsigned i = 0; i < PIDS; i++)
+    for (unsigned i = 0; i < PIDS && monotonic_ns() < dead_until; i++)
         if (shared->pids[i] && shared->pids[i] == pid)
             return true;
     return false;
@@ -994,6 +997,7 @@ void watch_lost(void)
 {
     if (group < 0)
         return;
+    dead_until = monotonic_ns() + DEAD_NS;
     tell_push(tell_make(TELL_ALL, 0, 0, "", 0));
     change_add(FAN_Q_OVERFLOW, 0, "", 0, NULL, 0);
 }
