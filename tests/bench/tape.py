@@ -27,7 +27,7 @@ from fsguard.observer import Caller, Removed, Renamed
 from fsguard.tape import Tape
 from tests.bench.decision import Nothing
 
-LIMIT = 25e-6
+LIMIT = 30e-6
 REPEAT = 500
 
 
