@@ -67,9 +67,20 @@ unmount: workspace-named ## end the guard of a directory (says who holds it open
 test: system-test $(VENV)/.dev ## all tests: core, adapters, and real mounts (ARGS='-k NAME' for some)
 	@# Each test starts programs of ours: where bytecode is not written, each would compile them.
 	$(VENV)/bin/python -m compileall -q fsguard tests
-	$(VENV)/bin/python -m pytest $(wildcard tests/unit tests/adapter tests/mounted) $(ARGS)
-	# The POSIX table once more without the lane. (ARGS choose among the tests above.)
-	$(if $(strip $(ARGS)),,FSGUARD_TEST_IO=daemon $(VENV)/bin/python -m pytest $(wildcard tests/mounted/test_posix_*.py))
+	$(if $(strip $(ARGS)),exec $(VENV)/bin/python -m pytest $(wildcard tests/unit tests/adapter tests/mounted) $(ARGS))
+	# Beside those that mount, which wait for one another most of the time: what needs no mount, and then
+	# the POSIX table once more without the lane. Its words come at the end.
+	beside=$$(mktemp)
+	trap 'rm -f "$$beside"' EXIT
+	{
+	  $(VENV)/bin/python -m pytest $(wildcard tests/unit) || exit
+	  FSGUARD_TEST_IO=daemon exec $(VENV)/bin/python -m pytest $(wildcard tests/mounted/test_posix_*.py)
+	} >"$$beside" 2>&1 &
+	code=0
+	$(VENV)/bin/python -m pytest $(wildcard tests/adapter tests/mounted) || code=$$?
+	wait $$! || code=$$?
+	cat "$$beside"
+	exit $$code
 
 stress: system-stress $(VENV)/.dev ## the long runs: conformance, killed writers, power cuts, random schedules (ARGS as for test)
 	@$(VENV)/bin/python -m pytest tests/stress $(ARGS)

@@ -12,10 +12,11 @@ default, what is gone is left out.
 from __future__ import annotations
 
 import dataclasses
+import gc
 import io
 import pickle
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -23,6 +24,15 @@ from typing import Any
 __all__ = ["dump", "load"]
 
 _OURS = "fsguard."
+
+
+class _Unset(Enum):
+    """A slot that was never filled."""
+
+    UNSET = 0
+
+
+_UNSET = _Unset.UNSET
 
 
 def _fields(kind: type) -> tuple[str, ...]:
@@ -52,7 +62,7 @@ class _Writer(pickle.Pickler):
         self._ours: dict[type, bool] = {}
         self._numbers: dict[int, int] = {}
         self.objects: list[object] = []  # keeps them, and so their ids, alive
-        self.waiting: deque[object] = deque()
+        self.waiting: list[object] = []
         self._makers: dict[type, partial[Any]] = {}
 
     def reducer_override(self, obj: Any) -> Any:
@@ -95,23 +105,24 @@ def dump(root: object, name_of: Callable[[object], Any]) -> bytes:
     (a string or a tuple); None: it is written. Raises what pickle raises (no functions, no descriptors)."""
     out = io.BytesIO()
     writer = _Writer(out, name_of)
-    bodies = io.BytesIO()
     slots: dict[type, tuple[str, ...]] = {}
     writer.dump(root)
     while writer.waiting:
-        obj = writer.waiting.popleft()
-        kind = type(obj)
-        if kind not in slots:
-            slots[kind] = _fields(kind)
-        values = dict(getattr(obj, "__dict__", ()))
-        for name in slots[kind]:
-            if hasattr(obj, name):
-                values[name] = getattr(obj, name)
-        writer.dump(values)
+        batch, writer.waiting = writer.waiting, []
+        bodies = []
+        for obj in batch:
+            kind = type(obj)
+            if kind not in slots:
+                slots[kind] = _fields(kind)
+            bodies.append(
+                (*(getattr(obj, name, _UNSET) for name in slots[kind]), getattr(obj, "__dict__", None))
+            )
+        writer.dump(bodies)
     kinds: dict[type, int] = {}
     numbers = [kinds.setdefault(type(obj), len(kinds)) for obj in writer.objects]
-    pickle.dump((list(kinds), numbers), bodies, protocol=5)
-    return bodies.getvalue() + out.getvalue()
+    head = io.BytesIO()
+    pickle.dump(([(kind, slots[kind]) for kind in kinds], numbers), head, protocol=5)
+    return head.getvalue() + out.getvalue()
 
 
 class _Reader(pickle.Unpickler):
@@ -128,26 +139,48 @@ def load(data: bytes, called: Callable[[Any], object]) -> Any:
     """What `dump` was given; `called` finds what has a name. Raises whatever is wrong with it."""
     stream = io.BytesIO(data)
     kinds, numbers = pickle.load(stream)
-    objects = [object.__new__(kinds[number]) for number in numbers]
+    fillers = [_Filler(kind, names) for kind, names in kinds]
+    objects = [object.__new__(kinds[number][0]) for number in numbers]
     reader = _Reader(stream, objects, called)
-    root = reader.load()
-    for obj in objects:
-        _fill(obj, reader.load())
+    collecting = gc.isenabled()
+    gc.disable()  # nothing is garbage yet, however much there is
+    try:
+        root = reader.load()
+        at = 0
+        while at < len(objects):
+            for values in reader.load():
+                fillers[numbers[at]].fill(objects[at], values)
+                at += 1
+    finally:
+        if collecting:
+            gc.enable()
     return root
 
 
-def _fill(obj: object, values: Mapping[str, Any]) -> None:
-    for name, value in values.items():
-        try:
-            object.__setattr__(obj, name, value)
-        except AttributeError:
-            pass  # this version has it no more
-    if not dataclasses.is_dataclass(obj):
-        return
-    for field in dataclasses.fields(obj):
-        if field.name in values:
-            continue
-        if field.default is not dataclasses.MISSING:
-            object.__setattr__(obj, field.name, field.default)
-        elif field.default_factory is not dataclasses.MISSING:
-            object.__setattr__(obj, field.name, field.default_factory())
+class _Filler:
+    """Gives objects of one class their fields: those that it has here, with what was written by name."""
+
+    def __init__(self, kind: type, names: tuple[str, ...]) -> None:
+        here = set(_fields(kind))
+        self._setters = [getattr(kind, name).__set__ if name in here else None for name in names]
+        known = set(names)
+        self._missing: list[tuple[str, dataclasses.Field[Any]]] = []
+        if dataclasses.is_dataclass(kind):
+            self._missing = [(f.name, f) for f in dataclasses.fields(kind) if f.name not in known]
+
+    def fill(self, obj: object, values: tuple[Any, ...]) -> None:
+        for put, value in zip(self._setters, values, strict=False):
+            if value is not _UNSET and put is not None:
+                put(obj, value)
+        more = values[-1]
+        if more:
+            for name, value in more.items():
+                with suppress(AttributeError):  # this version has it no more
+                    object.__setattr__(obj, name, value)
+        for name, field in self._missing:
+            if more and name in more:
+                continue
+            if field.default is not dataclasses.MISSING:
+                object.__setattr__(obj, name, field.default)
+            elif field.default_factory is not dataclasses.MISSING:
+                object.__setattr__(obj, name, field.default_factory())

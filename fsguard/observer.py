@@ -265,6 +265,9 @@ class Observer(Protocol):
     ) -> Session:
         """A file was made and is open still: what comes through the handle is announced from now on."""
 
+    def found(self, tid: int, file: FileView, flags: int) -> Session:
+        """A file is open, by this thread, and nobody remembers how that came about."""
+
     def removed(self, who: Hashable | None, path: bytes, at: float) -> None:
         """A task has removed what it had made and was alone with."""
 
@@ -346,6 +349,9 @@ class NullObserver:
         at: float,
         wrote: bool,
     ) -> Session:
+        return self._session
+
+    def found(self, tid: int, file: FileView, flags: int) -> Session:
         return self._session
 
     def removed(self, who: Hashable | None, path: bytes, at: float) -> None: ...

@@ -30,6 +30,7 @@ __all__ = [
     "KEPT",
     "UNDER_WAY",
     "Estate",
+    "Order",
     "execute",
     "gather",
     "on_trial",
@@ -39,7 +40,7 @@ __all__ = [
     "try_out",
 ]
 
-FORMAT = 1
+FORMAT = 2
 """Moves when a program can't go on with what the one before it has written."""
 
 _STATE = "FSGUARD_STATE_FD"
@@ -68,6 +69,7 @@ KEPT: Mapping[str, tuple[str, ...]] = {
     "versions": ("_began",),
     "operations": ("counts",),
     "handles": ("files", "_next"),
+    "recorder": ("numbers", "sessions", "actors", "cast"),
     "lane": ("_last", "_actors", "_numbers", "_groups", "_last_group"),
     "recorder": ("numbers", "sessions", "actors", "cast"),
 }
@@ -93,6 +95,8 @@ class Estate(NamedTuple):
     version: str
     spec: dict[str, Any]
     restarts: int
+    takeovers: int
+    worker: int  # who did the work; another process than the one that goes on if there was a keeper
     settings: bytes  # config.Settings, by `flat`: fields come and go
     notifier: tuple[str | None, float | None]
     connection: Any  # fuse.connection.Past
@@ -224,19 +228,27 @@ def same_program() -> list[str]:
     return [sys.executable, *sys.orig_argv[1:]]
 
 
-def execute(
-    estate: Estate, program: Sequence[str], environ: Mapping[str, str], keep: Sequence[int]
-) -> NoReturn:
+class Order(NamedTuple):
+    """What to execute: the estate, the program, its environment, descriptors that it goes on with."""
+
+    estate: tuple[Any, ...]
+    program: list[str]
+    environ: dict[str, str]
+    keep: list[int]
+
+
+def execute(order: Order) -> NoReturn:
     """Become the next program. Whatever is raised: it can't be executed, and nothing has changed."""
     state = os.memfd_create("fsguard", os.MFD_CLOEXEC)
-    fds = [state, *keep]
+    fds = [state, *order.keep]
+    program, environ = order.program, order.environ
     try:
         with open(state, "wb", closefd=False) as file:
-            pickle.dump(tuple(estate), file, protocol=5)
+            pickle.dump(order.estate, file, protocol=5)
         os.lseek(state, 0, os.SEEK_SET)
         for fd in fds:
             os.set_inheritable(fd, True)
-        os.execve(program[0], list(program), {**environ, _STATE: str(state)})
+        os.execve(program[0], program, {**environ, _STATE: str(state)})
     except BaseException:
         for fd in fds:
             os.set_inheritable(fd, False)

@@ -26,6 +26,7 @@ from fsguard.errors import BusyError, DaemonError, FsguardError, RefusedError, U
 from fsguard.fuse.connection import Connection
 from fsguard.fuse.files import interrupt_request, open_request
 from fsguard.fuse.operations import Operations
+from fsguard.keeper import Board
 from fsguard.versions import Store
 
 __all__ = ["Succession"]
@@ -38,8 +39,9 @@ REQUESTS_SECONDS = 10.0
 
 class Succession:
     """:param parts: of the daemon, by the names of `restart.KEPT`.
-    :param leave: makes what else the next program is told: (spec, restarts, settings, notifier).
+    :param leave: makes what else the next program is told: (spec, restarts, takeovers, settings, notifier).
     :param signals: that end the daemon; the next program hears of those that come meanwhile.
+    :param board: of the keeper, which then is what executes the next program.
     """
 
     def __init__(
@@ -50,8 +52,9 @@ class Succession:
         dispatch: Dispatch,
         store: Store | None,
         door: Door,
-        leave: Callable[[], tuple[Any, int, Any, tuple[str | None, float | None]]],
+        leave: Callable[[], tuple[Any, int, int, Any, tuple[str | None, float | None]]],
         signals: Collection[signal.Signals],
+        board: Board | None = None,
     ) -> None:
         self._parts = parts
         self._connection = connection
@@ -61,6 +64,7 @@ class Succession:
         self._door = door
         self._leave = leave
         self._signals = signals
+        self._board = board
         self._under_way = False
         self._wanted, self._want = trio.open_memory_channel[tuple[list[str], dict[str, str]]](1)[::-1]
         self.ending = False
@@ -72,6 +76,24 @@ class Succession:
         """Go on as the program that is installed now, or as `program` with PYTHONPATH `path`. No call fails.
 
         Answers with the next program's version when it was tried out; then it happens."""
+        program, environ = restart.same_program(), dict(os.environ)
+        if "program" in params:
+            if peer.uid != os.geteuid():
+                raise RefusedError("only who runs the daemon may say which program goes on")
+            program = p.texts(params, "program")
+            if not program:
+                raise UsageError("`program` must name what goes on")
+            environ["PYTHONPATH"] = p.optional_text(params, "path") or ""
+        version = await self._begin(program, environ)
+        return {"version": version, "from": __version__}
+
+    async def renew(self) -> None:
+        """Go on as what is installed now, in this process: there is no keeper any more. FsguardError."""
+        self._board = None
+        await self._begin(restart.same_program(), dict(os.environ))
+
+    async def _begin(self, program: list[str], environ: dict[str, str]) -> str:
+        """Try it out, and let `wait` do it; the next program's version."""
         lane = self._operations.lane
         if lane is None:
             raise UsageError(
@@ -82,14 +104,6 @@ class Succession:
             raise BusyError("it is being restarted already")
         if self.ending:
             raise BusyError("it is being unmounted")
-        program, environ = restart.same_program(), dict(os.environ)
-        if "program" in params:
-            if peer.uid != os.geteuid():
-                raise RefusedError("only who runs the daemon may say which program goes on")
-            program = p.texts(params, "program")
-            if not program:
-                raise UsageError("`program` must name what goes on")
-            environ["PYTHONPATH"] = p.optional_text(params, "path") or ""
         self._under_way = True
         try:
             ours = None if self._connection.private else self._connection.mountpoint
@@ -101,7 +115,7 @@ class Succession:
         except BaseException:
             self._under_way = False
             raise
-        return {"version": version, "from": __version__}
+        return version
 
     async def wait(self) -> None:
         """For requests to restart, until one comes about."""
@@ -159,7 +173,7 @@ class Succession:
         assert lane is not None
         known, fds = lane.dump()
         past = self._connection.handed_on()
-        spec, restarts, settings, notifier = self._leave()
+        spec, restarts, takeovers, settings, notifier = self._leave()
         handles = [(h.fh, h.node.id, h.fd, h.flags, h.readable) for h in operations.handles]
         waits = pending.all()
         requests = [open_request(*operations.waiting[unique]) for unique in waits]
@@ -169,6 +183,8 @@ class Succession:
             __version__,
             dataclasses.asdict(spec),
             restarts + 1,
+            takeovers,
+            os.getpid(),
             flat.dump(settings, lambda _: None),
             notifier,
             past,
@@ -181,7 +197,10 @@ class Succession:
         )
         keep = {*fds, *past.descriptors(), self._door.fileno(), *(fd for _, _, fd, _, _ in handles)}
         _log.info("restarting: %d open files, %d waiting", len(handles), len(waits))
-        restart.execute(estate, program, environ, sorted(keep))
+        order = restart.Order(tuple(estate), list(program), dict(environ), sorted(keep))
+        if self._board is None:
+            restart.execute(order)
+        raise DaemonError(f"the next program can't be executed: {self._board.execute(order)}")
 
 
 @contextmanager

@@ -84,6 +84,7 @@ def _print(status: dict[str, Any]) -> None:
         "workspace": status["workspace"],
         "mountpoint": "in place" if in_place else status["mountpoint"],
         "daemon": f"pid {status['pid']}, up {duration(status['uptime'])}, {_size(status['memory_bytes'])}",
+        "if it dies": _keeper(status),
         "policy": policy,
         "io": ": ".join(filter(None, (status["io"], status.get("io_reason")))),
         "cache": _cache(status.get("cache")),
@@ -108,6 +109,15 @@ def _print(status: dict[str, Any]) -> None:
         for lease in status["leases"]:
             what = ", ".join(terminal.cut(x) for x in lease["patterns"])
             print(f"  {lease['id']}  {terminal.cut(lease['task'])}  {what}")
+
+
+def _keeper(status: dict[str, Any]) -> str:
+    keeper = status.get("keeper_pid")
+    if keeper is None:
+        return f"its mount does, too: {status.get('keeper_reason') or 'there is no keeper'}"
+    times = status["takeovers"]
+    done = f"; so it was {times} time{'s' if times != 1 else ''}" if times else ""
+    return f"another worker (now pid {status['worker_pid']}) takes over{done}"
 
 
 def queue_text(queue: dict[str, Any]) -> str:

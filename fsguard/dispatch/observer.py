@@ -159,6 +159,11 @@ class Dispatch(Afterwards):
         self.waiting.begin(session, (path,), None)
         return session
 
+    def found(self, tid: int, file: FileView, flags: int) -> Session:
+        session = OpenFile(self, self.processes.actor(tid, file.paths()), tid, flags & ~os.O_TRUNC)
+        session.opened(file)
+        return session
+
     def interrupted(self, unique: int) -> None:
         self.waiting.interrupted(unique)
 

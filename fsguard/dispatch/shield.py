@@ -30,6 +30,10 @@ class Shield:
         self._blind = NullObserver()
         self.faults = 0
 
+    def ask(self, inner: Observer) -> None:
+        """This one from now on."""
+        self._inner = inner
+
     def fault(self, what: str, error: Exception) -> None:
         self.faults += 1
         _log.error("unguarded %s: %s", what, self._describe(error))
@@ -98,6 +102,13 @@ class Shield:
         except Exception as error:
             self.fault("create", error)
             return self._blind.making(who, paths, file, flags, tid, at, wrote)
+
+    def found(self, tid: int, file: FileView, flags: int) -> Session:
+        try:
+            return _Session(self._inner.found(tid, file, flags), self)
+        except Exception as error:
+            self.fault("open", error)
+            return self._blind.found(tid, file, flags)
 
     def removed(self, who: Hashable | None, path: bytes, at: float) -> None:
         try:

@@ -211,6 +211,24 @@ class Connection:
             self._handshake.agreement(),
         )
 
+    def held(self, fuse_fd: int, agreement: Agreement) -> Past:
+        """The same for another worker: `fuse_fd` is the connection, which is the worker's to close."""
+        namespace = self._namespace.descriptors() if self._namespace is not None else None
+        return Past(
+            self.workspace,
+            self.mountpoint,
+            self._device,
+            fuse_fd,
+            self.workspace_fd,
+            namespace,
+            agreement,
+        )
+
+    @property
+    def fuse_fd(self) -> int:
+        """The FUSE descriptor, before `run`."""
+        return self._handshake.fuse_fd
+
     def load(self) -> dict[str, int]:
         """Requests read, and how often the loop had to wait in trio for one."""
         if self._loop is None:

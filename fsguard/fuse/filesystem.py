@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,10 +16,10 @@ from ._library import interposed, pyfuse3, request
 from .backing import Backing
 from .credentials import Creator, Identity
 from .handles import Handle, HandleTable
-from .lane import Lane, Record
+from .lane import Lane, Left, Record
 from .nodes import Node, NodeTable
 from .replies import Attributes
-from .shared import LaneBacking, LaneTable
+from .shared import LaneBacking, LaneNode, LaneTable
 from .tracebacks import describe
 from .watch import Watch
 
@@ -38,7 +39,9 @@ class Settings:
     needs no decision is answered without Python (one such filesystem a process).
     watch: listen for changes behind the mount; watched_timeout: for how long names
     and attributes are believed where that works. lane_state: what the lane of the
-    program before has known (`Lane.dump`).
+    program before has known (`Lane.dump`). lane_memory: a memfd in which the lane keeps
+    all that it knows; lane_goes_on: with what is in there; workers_before: processes that
+    did this before.
     """
 
     entry_timeout: float = 0.0
@@ -49,6 +52,9 @@ class Settings:
     watch: bool = False
     watched_timeout: float = 0.0
     lane_state: bytes | None = None
+    lane_memory: int | None = None
+    lane_goes_on: bool = False
+    workers_before: tuple[int, ...] = ()
 
 
 class Request(Protocol):
@@ -93,6 +99,9 @@ class Filesystem(pyfuse3.Operations):
                 s.watched_timeout,
                 s.watch,
                 s.lane_state,
+                s.lane_memory,
+                s.lane_goes_on,
+                s.workers_before,
             )
             self.unwatched = self.lane.unwatched
             self.backing = LaneBacking(root_fd)
@@ -110,6 +119,10 @@ class Filesystem(pyfuse3.Operations):
         self.identity = Identity()
         self.counts: dict[str, int] = defaultdict(int)
         self.begun = False  # something was changed whose request may not be known to be answered
+        self.told = 0  # records of what was done past us
+        self.telling: Callable[[int], object] = lambda number: None  # told the number of each before it is
+        self.told_before = 0  # the last one that a worker before has told
+        self._telling = 0
         self.under_way = 0  # requests whose handler may wait
         # Opens among them, by number: what `files.open_request` takes.
         self.waiting: dict[int, tuple[Caller, int, int, int]] = {}
@@ -144,34 +157,47 @@ class Filesystem(pyfuse3.Operations):
         lane = self.lane
         if lane is None:
             return
-        records = lane.take_records()
+        records = [record for record in lane.take_records() if record.number > self.told_before]
+        self._telling += 1
         try:
             for change in lane.take_changes():
                 earlier = next((i for i, r in enumerate(records) if r.time > change.at), len(records))
                 now, records = records[:earlier], records[earlier:]
                 self._tell(lane, now)
+                self.told += 1
                 for path in self.observer.outside(change):
                     lane.watch_miss_at(path)
         except Exception as error:
             log.error("changes from behind are lost: %s", describe(error))
-        self._tell(lane, records)
+        try:
+            self._tell(lane, records)
+        finally:
+            self._telling -= 1
+        if not self._telling:  # judging what is told takes what there is by then
+            lane.told()
 
     def _tell(self, lane: Lane, records: Iterable[Record]) -> None:
         """One that cannot be told must not cost the others, nor the loop that asks for them."""
         looks: list[tuple[Hashable, Sequence[bytes], float]] = []
+        last = 0
         for record in records:
+            self.told += 1
             if record.kind == "looked":
                 if record.who is not None:
                     looks.append((record.who, record.paths, record.time))
+                    last = record.number
                 continue
             if looks:
+                self.telling(last)
                 self.observer.looks(looks)
                 looks = []
+            self.telling(record.number)
             try:
                 self._tell_one(lane, record)
             except Exception as error:
                 log.error("%s: node %d: what was done is lost: %s", record.kind, record.node, describe(error))
         if looks:
+            self.telling(last)
             self.observer.looks(looks)
 
     def _tell_one(self, lane: Lane, record: Record) -> None:
@@ -267,6 +293,49 @@ class Filesystem(pyfuse3.Operations):
                 session = NullObserver().making(None, (), node, flags, 0, 0.0, False)
                 handle = Handle(fh, node, fd, flags, session, readable)
             self.handles.restore(handle)
+
+    def node_or_gone(self, id_: int) -> Node:
+        """The node of that number, or one that has no name and no content any more."""
+        return self.nodes.or_gone(id_) if isinstance(self.nodes, LaneTable) else self.nodes[id_]
+
+    def take_over_handles(self, left: Iterable[Left]) -> None:
+        """Go on with the files that are open, whatever is on record of them: as much as a dead worker
+        could leave (`Lane.left`)."""
+        known, self.handles.files = self.handles.files, {}
+        new: list[tuple[Left, Node]] = []
+        for one in left:
+            try:
+                node = self.nodes[one.node]
+            except OSError as error:  # the kernel holds every node of an open file
+                log.error("handle %d is lost: %s", one.fh, error)
+                continue
+            handle = known.get(one.fh)
+            if handle is None or handle.node is not node:
+                new.append((one, node))
+                continue
+            del known[one.fh]
+            handle.fd = one.fd
+            handle.granted = False
+            self._restore(handle)
+            if one.last:
+                handle.session.went_on(one.last)
+        self.handles.skip_numbers()
+        self.take_records()
+        for one, node in new:
+            if one.fh not in self.handles.files:  # none that the lane has just handed over
+                session = self.observer.found(one.tid, node, one.flags)
+                self._restore(Handle(one.fh, node, one.fd, one.flags, session, one.readable))
+        for handle in known.values():
+            handle.session.released()
+
+    def _restore(self, handle: Handle) -> None:
+        """What `handle.append` stands for may have changed since it was written down."""
+        handle.append = bool(fcntl.fcntl(handle.fd, fcntl.F_GETFL) & os.O_APPEND)
+        self.handles.restore(handle)
+
+    def leave_the_lane_alone(self) -> None:
+        """In a child that only reads: the lane's memory is not its own."""
+        LaneNode.forsaken = True
 
     async def listen(self, device: int) -> None:
         """Hear of changes behind the mount, until cancelled; `device`: the FUSE descriptor.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from errno import EBADF
 
@@ -58,6 +58,8 @@ class HandleTable:
 
     def __init__(self, noting: bool = False) -> None:
         self._noting = noting
+        self.given: Callable[[Handle], int] = lambda handle: 0
+        """Told of each that gets its number; 0, or the number that its session had before."""
         self.files: dict[int, Handle] = {}
         self._dirs: dict[int, DirHandle] = {}
         self._next = 1
@@ -91,13 +93,21 @@ class HandleTable:
         """`tid`: the thread that opens it, 0: not known."""
         handle = Handle(self._number(), node, fd, flags, session, readable)
         self._enter(handle, tid)
+        self._give(handle)
         return handle
 
     def adopt(self, fh: int, node: Node, fd: int, flags: int, session: Session, tid: int = 0) -> Handle:
         """A handle under the number that the lane has given it."""
         handle = Handle(fh, node, fd, flags, session, readable=True, granted=True)
         self._enter(handle, tid)
+        self._give(handle)
         return handle
+
+    def _give(self, handle: Handle) -> None:
+        """A worker that died before it could answer may have opened the same for the same request."""
+        before = self.files.get(self.given(handle))
+        if before is not None and before is not handle:
+            self.remove(before)
 
     def _enter(self, handle: Handle, tid: int) -> None:
         node = handle.node
@@ -111,6 +121,10 @@ class HandleTable:
         """One that another program has given its number."""
         self._enter(handle, 0)
         self._next = max(self._next, handle.fh + 1) if handle.fh < _OF_THE_LANE else self._next
+
+    def skip_numbers(self) -> None:
+        """What was given since the last that is known must not be given again."""
+        self._next += 1 << 32
 
     def add_directory(self, node: Node) -> DirHandle:
         handle = DirHandle(self._number(), node)

@@ -115,7 +115,7 @@ class Handshake:
     """
 
     def __init__(self, fuse_fd: int, past: Agreement | None = None) -> None:
-        self._fuse_fd = fuse_fd
+        self.fuse_fd = fuse_fd
         self._past = past
         self._request = past.request if past is not None else b""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -133,9 +133,9 @@ class Handshake:
             self._pair.send(self._request)
             return
         while True:
-            await trio.lowlevel.wait_readable(self._fuse_fd)
+            await trio.lowlevel.wait_readable(self.fuse_fd)
             try:
-                request = os.read(self._fuse_fd, _BUFFER)
+                request = os.read(self.fuse_fd, _BUFFER)
                 break
             except OSError as error:
                 if error.errno != EAGAIN:
@@ -152,21 +152,21 @@ class Handshake:
             self.agreed, self.protocol, self.max_write = self._past[2:]
         else:
             reply, self.agreed = patch_reply(said, self._offered, interposed())
-            os.write(self._fuse_fd, reply)
+            os.write(self.fuse_fd, reply)
             self.protocol = struct.unpack_from("=II", reply, _REPLY_HEADER)
             (self.max_write,) = struct.unpack_from("=I", reply, _REPLY_HEADER + 20)
         if interposed():
             # What poll(2) announced may be gone again at read(2); EAGAIN is taken care of there.
-            os.set_blocking(self._fuse_fd, False)
-        trio.lowlevel.notify_closing(self._fuse_fd)
+            os.set_blocking(self.fuse_fd, False)
+        trio.lowlevel.notify_closing(self.fuse_fd)
         trio.lowlevel.notify_closing(self._pair)
-        os.dup2(self._fuse_fd, self.libfuse_fd, inheritable=False)
+        os.dup2(self.fuse_fd, self.libfuse_fd, inheritable=False)
         self.close()
 
     def close(self) -> None:
-        if self._fuse_fd >= 0:
-            os.close(self._fuse_fd)
-            self._fuse_fd = -1
+        if self.fuse_fd >= 0:
+            os.close(self.fuse_fd)
+            self.fuse_fd = -1
         self._pair.close()
 
     def agreement(self) -> Agreement:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..lane import OPCODES, engine
 from ..observer import Outside
@@ -13,7 +13,7 @@ from ._library import request
 from .nodes import ROOT_ID
 from .outside import Outsides
 
-__all__ = ["LANE_FH", "Lane", "Record"]
+__all__ = ["LANE_FH", "Estate", "Lane", "Left", "Record"]
 
 LANE_FH = 1 << 62  # lane.h: numbers of handles that the lane has given
 
@@ -41,6 +41,34 @@ class Record(NamedTuple):
     node: int
     fh: int
     wrote: bool
+    number: int  # they go on by one; 1 is the first
+
+
+class Left(NamedTuple):
+    """An open file of Python's, as the lane's memory has it."""
+
+    fh: int
+    node: int
+    fd: int
+    flags: int
+    readable: bool
+    tid: int
+    last: float  # when the lane last wrote through it (monotonic seconds; 0: it never did)
+
+
+class Estate(NamedTuple):
+    """What a worker has left when it died."""
+
+    handles: Sequence[Left]
+    fds: frozenset[int]
+
+    @classmethod
+    def read(cls, said: Mapping[str, Any]) -> Estate:
+        handles = [
+            Left(fh, node, fd, flags, readable, tid, last / 1e9)
+            for fh, node, fd, flags, readable, tid, last in said["handles"]
+        ]
+        return cls(handles, frozenset(said["fds"]))
 
 
 class Lane:
@@ -50,7 +78,9 @@ class Lane:
     names and attributes; `watched`: the same where changes from behind are heard
     of, if that is longer; `keep_cache`: keep a file's pages from one open to the
     next; `watch`: listen for changes from behind; `state`: go on with what another
-    program's `dump` said (ValueError: that can't be).
+    program's `dump` said (ValueError: that can't be); `memory`: a memfd to keep everything in,
+    which another process can go on with (`goes_on`) when this one has died; `before`: processes
+    that did this work before.
     """
 
     def __init__(
@@ -62,7 +92,12 @@ class Lane:
         watched: float = 0.0,
         watch: bool = False,
         state: bytes | None = None,
+        memory: int | None = None,
+        goes_on: bool = False,
+        before: Iterable[int] = (),
     ) -> None:
+        if memory is not None and not goes_on:
+            engine.share(memory)
         engine.start(
             root_fd=root_fd,
             entry_ns=round(entry_timeout * 1e9),
@@ -71,8 +106,16 @@ class Lane:
             opendir_flags=_FOPEN_KEEP_CACHE | _FOPEN_CACHE_DIR if entry_timeout > 0 else 0,
             watched_ns=round(watched * 1e9),
         )
+        for pid in before:
+            engine.watch_before(pid)
         self.unwatched: OSError | None = None  # why nothing can be heard of
-        if state is not None:
+        self.numbered: Callable[[int, Hashable], object] = lambda number, actor: None
+        """Told what number somebody has got."""
+        self.left: Estate | None = None
+        """What another worker has left, if this one goes on with it."""
+        if memory is not None and goes_on:
+            self.left = Estate.read(engine.take_over(memory))
+        elif state is not None:
             engine.load_state(state)
         if watch and not engine.watch_load()["on"]:
             try:
@@ -142,6 +185,11 @@ class Lane:
         """Whose the numbers are is not known any more: what carries one must not pass for another's."""
         self._last = self._last_group = 1 << 31
 
+    def skip_numbers(self) -> None:
+        """Some may have been given of which nothing is on record."""
+        self._last = (self._last + (1 << 24)) & 0x7FFFFFFF
+        self._last_group = (self._last_group + (1 << 24)) & 0x7FFFFFFF
+
     def dump(self) -> tuple[bytes, list[int]]:
         """(what the next program has to know, descriptors that it goes on with); paused, records taken."""
         return engine.dump()
@@ -162,9 +210,15 @@ class Lane:
             if len(self._numbers) >= MAX_ACTORS:
                 self.forget()
             self._last = number = self._last % 0xFFFFFFFF + 1
-            self._numbers[actor] = number
-            self._actors[number] = actor
+            self.is_called(number, actor)
+            self.numbered(number, actor)
         return number
+
+    def is_called(self, number: int, actor: Hashable) -> None:
+        """What number somebody has."""
+        self._numbers[actor] = number
+        self._actors[number] = actor
+        self._last = max(self._last, number)
 
     def _group(self, actor: Hashable) -> int:
         group = self.group_of(actor)
@@ -198,9 +252,13 @@ class Lane:
             return []
         actors = self._actors
         return [
-            Record(kind, actors.get(number), paths, at, node, fh, wrote)
-            for kind, number, paths, at, node, fh, wrote in engine.take_records()
+            Record(kind, actors.get(who), paths, at, node, fh, wrote, number + 1)
+            for kind, who, paths, at, node, fh, wrote, number in engine.take_records()
         ]
+
+    def told(self) -> None:
+        """What was taken is told: whoever takes over need not take it again."""
+        engine.records_told()
 
     def let_make(self, on: bool) -> None:
         """Whether files may be made without asking; False also hands over those that are being made."""

@@ -8,9 +8,11 @@ handles and their descriptors are Python's.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from errno import ESTALE
+from stat import S_IFREG
+from typing import Any
 from weakref import WeakValueDictionary
 
 from ..lane import engine
@@ -18,7 +20,7 @@ from .backing import Backing
 from .handles import Handle
 from .nodes import ROOT_ID, Name, Node
 
-__all__ = ["LaneBacking", "LaneNode", "LaneTable"]
+__all__ = ["GoneNode", "LaneBacking", "LaneNode", "LaneTable"]
 
 
 class LaneNode(Node):
@@ -38,8 +40,11 @@ class LaneNode(Node):
         self.handles: dict[int, Handle] = {}
         self._fd = -1
 
+    forsaken = False  # the lane's memory is another process's
+
     def __del__(self) -> None:
-        engine.release(self.id)
+        if not self.forsaken:
+            engine.release(self.id)
 
     # What is a plain attribute of Node is asked for here.
 
@@ -70,6 +75,29 @@ class LaneNode(Node):
 
     def paths(self) -> tuple[bytes, ...]:
         return engine.paths(self.id)
+
+
+class GoneNode(Node):
+    """A file that had a number once: nothing leads to it, and nothing is in it."""
+
+    def __init__(self, id_: int) -> None:
+        self.id = id_
+        self.dev = self.ino = 0
+        self.kind = S_IFREG
+        self.names: dict[Name, None] = {}
+        self.handles = {}
+        self.lookups = self.removals = 0
+        self.pinned = False
+        self.fd = -1
+
+    def paths(self) -> tuple[bytes, ...]:
+        return ()
+
+    def stat(self) -> os.stat_result:
+        raise OSError(ESTALE, f"node {self.id} is gone")
+
+    def open(self) -> int:
+        raise OSError(ESTALE, f"node {self.id} is gone")
 
 
 class LaneBacking(Backing):
@@ -124,6 +152,9 @@ class LaneTable:
         self._backing = backing
         self._nodes: WeakValueDictionary[int, LaneNode] = WeakValueDictionary()
         self._since = 0
+        self.kind = LaneNode
+        self._gone_kind = GoneNode
+        self._gone: dict[int, GoneNode] = {}
         self.root = self[ROOT_ID]
         self.root.fd = backing.root_fd
 
@@ -136,8 +167,19 @@ class LaneTable:
             found = engine.hold(id_)
             if found is None:
                 raise OSError(ESTALE, f"unknown node {id_}")
-            node = self._nodes[id_] = LaneNode(self, self._backing, id_, *found)
+            node = self._nodes[id_] = self.kind(self, self._backing, id_, *found)
         return node
+
+    def seen_as(self, view: Callable[[Any], Any]) -> None:
+        """What is asked of nodes passes through `view`, which makes a kind of node of each kind."""
+        self.kind, self._gone_kind = view(LaneNode), view(GoneNode)
+
+    def or_gone(self, id_: int) -> Node:
+        """The node, or one that has no name and no content any more; the same one each time."""
+        try:
+            return self[id_]
+        except OSError:
+            return self._gone.setdefault(id_, self._gone_kind(id_))
 
     def _taken(self, id_: int) -> LaneNode:
         """The node of an id that the lane has handed out held."""

@@ -197,7 +197,9 @@ struct shared {
     uint32_t layout;
     _Atomic uint32_t chunks;
     uint64_t next_id, next_fh, next_name, own_epoch; /* moved before they are used: never used twice */
-    atomic_uint head, tail; /* of the records; head: next to write; only moved with the lock held */
+    /* Of the records, only moved with the lock held; head: the next to write, tail: the next to take, told: the
+     * next that whoever goes on with this memory would take. */
+    atomic_uint head, tail, told;
     int32_t watch_fd;
     int32_t pid, pids[PIDS]; /* who serves, and who has served before */
     atomic_ullong counts[64];   /* requests answered here, by opcode */
@@ -417,7 +419,9 @@ void record_push(struct record record);
 bool record_path(struct record *record, struct node *parent, const char *text, size_t length);
 /* False: no room, Python has to take the request. */
 bool look_add(struct node *node, struct who who);
-bool record_take(struct record *record);
+/* The node stays held, and the path there, until records_told. */
+bool record_take(struct record *record, unsigned *number);
+void records_told(void); /* what was taken need not be taken again by anybody */
 bool record_is_pending(unsigned number);
 unsigned records_pending(void);
 unsigned news_pending(void); /* records, and changes from behind */
@@ -462,6 +466,7 @@ bool watch_serve(void);
 void watch_end(void);
 void watch_hold(void); /* nothing is read; then: a child (0: none) was started meanwhile */
 void watch_let_go(int child);
+void watch_before(int pid); /* before it is read from: a process whose changes count as ours */
 /* What was written down: the descriptor of the marks (-1: none), an event's name of a directory, counters. */
 int watch_descriptor(void);
 bool watch_adopt(int fd);

@@ -225,30 +225,36 @@ static PyObject *py_take_records(PyObject *self, PyObject *none)
         struct gather g = {0};
         uint64_t id = 0;
         lock();
-        bool there = record_take(&record);
+        unsigned number = 0;
+        bool there = record_take(&record, &number);
         if (there && record.path)
             gather_path(&g, record.path->text, record.path->length);
         else if (there && record.node)
             node_paths(record.node, gather_path, &g);
-        if (there && record.node) {
+        if (there && record.node)
             id = record.node->id;
-            node_release(record.node);
-        }
-        if (there)
-            slot_free(record.path);
         unlock();
         if (!there)
             break;
         PyObject *paths = paths_of(&g);
-        PyObject *item = paths ? Py_BuildValue("sINdKKO", kinds[record.kind], record.actor, paths, (double)record.time / 1e9,
+        PyObject *item = paths ? Py_BuildValue("sINdKKOI", kinds[record.kind], record.actor, paths, (double)record.time / 1e9,
                                                (unsigned long long)id, (unsigned long long)record.fh,
-                                               record.wrote ? Py_True : Py_False)
+                                               record.wrote ? Py_True : Py_False, number)
                                : NULL;
         if (item == NULL || PyList_Append(all, item) < 0)
             Py_CLEAR(all);
         Py_XDECREF(item);
     }
     return all;
+}
+
+static PyObject *py_records_told(PyObject *self, PyObject *none)
+{
+    (void)self, (void)none;
+    lock();
+    records_told();
+    unlock();
+    Py_RETURN_NONE;
 }
 
 /* (the descriptor, flags, tid) of a file that was made here; it is Python's to close from now on, when
@@ -982,6 +988,16 @@ static PyObject *py_watch_hold(PyObject *self, PyObject *none)
     Py_RETURN_NONE;
 }
 
+static PyObject *py_watch_before(PyObject *self, PyObject *before)
+{
+    (void)self;
+    long pid = PyLong_AsLong(before);
+    if (pid == -1 && PyErr_Occurred())
+        return NULL;
+    watch_before((int)pid);
+    Py_RETURN_NONE;
+}
+
 static PyObject *py_watch_let_go(PyObject *self, PyObject *child)
 {
     (void)self;
@@ -1067,7 +1083,8 @@ static PyMethodDef methods[] = {
     {"wait", py_wait, METH_NOARGS, "Wait some microseconds for a request; whether there is one."},
     {"hooks", py_hooks, METH_NOARGS, "What `_request` needs to take requests from the queue."},
     {"next_request", py_next_request, METH_NOARGS, "The next request for Python; None: there is none."},
-    {"take_records", py_take_records, METH_NOARGS, "[(kind, actor, (path,), time, id, fh, wrote)]: what was done here."},
+    {"take_records", py_take_records, METH_NOARGS, "[(kind, actor, (path,), time, id, fh, wrote, number)]: what was done here."},
+    {"records_told", py_records_told, METH_NOARGS, "What was taken is told: whoever goes on need not take it again."},
     {"pending", py_pending, METH_NOARGS, "How many records there are to take."},
     {"making", py_making, METH_O, "(fd, flags, tid) of a handle that Python goes on with."},
     {"close_handle", py_close_handle, METH_O, "Such a handle is released."},
@@ -1081,6 +1098,7 @@ static PyMethodDef methods[] = {
     {"watch_node", py_watch_node, METH_O, "Whether changes in the directory are heard of from now on."},
     {"watch_events", py_watch_events, METH_O, "Take these for events that fanotify has sent."},
     {"watch_hold", py_watch_hold, METH_NOARGS, "No event is read until `watch_let_go`: a child is being started."},
+    {"watch_before", py_watch_before, METH_O, "What this process has changed is no news: it did our work before."},
     {"watch_let_go", py_watch_let_go, METH_O, "Its pid, 0: none; what it closes is no change."},
     {"watch_load", py_watch_load, METH_NOARGS, "What is watched, for status."},
     {"pending_changes", py_pending_changes, METH_NOARGS, "How many there are to take."},

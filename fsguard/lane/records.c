@@ -9,6 +9,8 @@
 
 static unsigned reserved;
 
+static unsigned in_use(void) { return atomic_load(&shared->head) - atomic_load(&shared->told); }
+
 unsigned records_pending(void) { return atomic_load(&shared->head) - atomic_load(&shared->tail); }
 
 unsigned news_pending(void) { return records_pending() + changes_pending(); }
@@ -20,7 +22,7 @@ bool record_is_pending(unsigned number)
 
 bool record_reserve(void)
 {
-    if (records_pending() + reserved >= RECORDS)
+    if (in_use() + reserved >= RECORDS)
         return false;
     reserved++;
     return true;
@@ -61,23 +63,35 @@ bool look_add(struct node *node, struct who who)
         node->own = 0;
     if (node->look_actor == who.actor && record_is_pending(node->look_number))
         return true;
-    if (records_pending() + reserved >= RECORDS)
+    if (in_use() + reserved >= RECORDS)
         return false;
     node->look_actor = who.actor, node->look_number = atomic_load(&shared->head);
     push((struct record){.kind = LOOKED, .actor = who.actor, .node = node});
     return true;
 }
 
-/* The node stays held for the caller. */
-bool record_take(struct record *record)
+bool record_take(struct record *record, unsigned *number)
 {
     if (records_pending() == 0)
         return false;
-    *record = shared->records[atomic_load(&shared->tail) % RECORDS];
-    if (record->node)
-        record->node->noted--;
+    *number = atomic_load(&shared->tail);
+    *record = shared->records[*number % RECORDS];
     atomic_fetch_add(&shared->tail, 1);
     return true;
+}
+
+void records_told(void)
+{
+    unsigned end = atomic_load(&shared->tail);
+    for (unsigned at = atomic_load(&shared->told); at != end; at++) {
+        struct record r = shared->records[at % RECORDS];
+        atomic_store(&shared->told, at + 1); /* first: nobody shall find what is given back */
+        if (r.node) {
+            r.node->noted--;
+            node_release(r.node);
+        }
+        slot_free(r.path);
+    }
 }
 
 struct spot {
@@ -107,7 +121,8 @@ static void join(void *with, const char *path, size_t size)
 
 void records_link(void)
 {
-    unsigned end = atomic_load(&shared->head), to = atomic_load(&shared->tail);
+    unsigned end = atomic_load(&shared->head), to = atomic_load(&shared->told);
+    atomic_store(&shared->tail, to);
     reserved = 0;
     for (unsigned from = to; from != end; from++) {
         struct record r = shared->records[from % RECORDS];

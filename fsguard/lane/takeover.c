@@ -77,10 +77,10 @@ static bool all_whole(void)
 {
     root_seen = false;
     uint32_t devices = atomic_load(&shared->device_count);
-    if (records_pending() > RECORDS || devices < 1 || devices > DEVICES || shared->next_fh < LANE_FH
+    if (atomic_load(&shared->head) - atomic_load(&shared->told) > RECORDS || records_pending() > RECORDS || devices < 1 || devices > DEVICES || shared->next_fh < LANE_FH
         || shared->next_fh >= 1ULL << 63)
         return false;
-    for (unsigned at = atomic_load(&shared->tail); at != atomic_load(&shared->head); at++) {
+    for (unsigned at = atomic_load(&shared->told); at != atomic_load(&shared->head); at++) {
         const struct record *r = &shared->records[at % RECORDS];
         if (r->kind > LINKED || !flag(&r->wrote))
             return false;
@@ -272,7 +272,7 @@ static int64_t last_write(const struct node *node, uint64_t fh)
 
 static bool untold(uint64_t fh)
 {
-    for (unsigned at = atomic_load(&shared->tail); at != atomic_load(&shared->head); at++) {
+    for (unsigned at = atomic_load(&shared->told); at != atomic_load(&shared->head); at++) {
         const struct record *r = &shared->records[at % RECORDS];
         if (r->kind == OPENED && r->fh == fh)
             return true;

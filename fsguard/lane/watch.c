@@ -400,6 +400,13 @@ static bool is_ours(int pid)
     return false;
 }
 
+void watch_before(int pid)
+{
+    for (unsigned i = PIDS - 1; i > 0; i--)
+        shared->pids[i] = shared->pids[i - 1];
+    shared->pids[0] = pid;
+}
+
 static void author_note(int pid)
 {
     /* The last two take a lock of the process's address space, which another of its threads may hold for

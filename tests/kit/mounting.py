@@ -31,6 +31,14 @@ ROOT = Path(__file__).resolve().parents[2]
 BUSY = 4  # exit code of BusyError
 
 
+def _children(pid: int) -> list[int]:
+    """Of a process with one thread."""
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
 def shim(directory: Path) -> Path:
     """A directory for PATH in which `fsguard` is the tree under test."""
     directory.mkdir(exist_ok=True)
@@ -84,6 +92,9 @@ class Workspace:
         self.announced: list[re.Pattern[str]] = []
         self.processes: list[subprocess.Popen[str]] = []
         self.mounted = False
+        self.deaths = 0
+        """Workers that were killed: each may leave one file that it had just shown counted as known, and
+        so, once that is deleted, a descriptor."""
         for directory in (self.directory, self.root, self.top / "state", self.top / "run", self.top / "home"):
             directory.mkdir(exist_ok=True)
         (self.top / "run").chmod(0o700)
@@ -138,6 +149,14 @@ class Workspace:
                 return int(facts["pid"])
         return None
 
+    def worker_pid(self) -> int | None:
+        """Who does the daemon's work: a child of the process that is known as the daemon, or that itself."""
+        pid = self.daemon_pid()
+        if pid is None:
+            return None
+        children = _children(pid)
+        return children[-1] if children else pid
+
     def holders(self) -> list[str]:
         """Processes that stand in the mount or have a file of it open."""
         found = []
@@ -155,8 +174,12 @@ class Workspace:
         """SIGKILL, and what then has to be cleared away so that the test can end."""
         pid = self.daemon_pid()
         assert pid is not None
-        os.kill(pid, signal.SIGKILL)
-        _gone(pid, 5)
+        # Both at once, the keeper and its worker, or the one would go on without the other.
+        pids = [pid, *_children(pid)]
+        for one in pids:
+            os.kill(one, signal.SIGKILL)
+        for one in pids:
+            _gone(one, 5)
 
     # ---- commands -------------------------------------------------------------------
 
@@ -246,7 +269,7 @@ class Workspace:
         """Where the processes of a command, and the daemon, stand in the kernel."""
         lines = []
         for pid in _pids():
-            if pid == self.daemon_pid() or _stat(pid, 2) == str(group):
+            if pid in (self.daemon_pid(), self.worker_pid()) or _stat(pid, 2) == str(group):
                 lines.append(f"{pid} {_stat(pid, 0)} {_command(pid)}")
                 for task in sorted(os.listdir(f"/proc/{pid}/task")):
                     for fact in ("wchan", "stack"):

@@ -366,7 +366,7 @@ def test_more_changes_than_can_be_heard_of(guarded: tuple[Workspace, Behind]) ->
     until("known", (workspace.root / "a" / "known").exists)
     (workspace.root / "a" / "known").read_text()
     assert not (workspace.root / "a" / "last").exists() and os.listdir(workspace.root / "b") == []
-    pid = workspace.daemon_pid()
+    pid = workspace.worker_pid()
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)  # nobody reads the queue meanwhile
     try:

@@ -299,7 +299,7 @@ def test_a_session_inside_of_a_run_is_a_child_of_it(workspace: Workspace) -> Non
 
 
 def test_a_stopped_daemon_holds_no_agent_up(claude: Claude) -> None:
-    pid = claude.workspace.daemon_pid()
+    pid = claude.workspace.worker_pid()
     assert pid is not None
     about = {"tool_name": "Bash", "tool_input": {"command": "ls"}, "tool_use_id": "t1"}
     os.kill(pid, signal.SIGSTOP)

@@ -33,7 +33,7 @@ def test_more_open_files_than_the_mounting_shell_may_have(make_workspace: Callab
 
 def test_when_descriptors_run_out_callers_are_told_and_the_rest_goes_on(workspace: Workspace) -> None:
     """Also to those who only wait for a file that is open already."""
-    pid = workspace.daemon_pid()
+    pid = workspace.worker_pid()
     assert pid is not None
     (workspace.root / "kept").write_text("kept")
     for n in range(400):

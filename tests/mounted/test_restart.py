@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
 import signal
-import sqlite3
-import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import datetime, timedelta
@@ -20,10 +17,12 @@ import pytest
 from fsguard.cli import launch
 from fsguard.control import registry
 from fsguard.control.client import Client
+from fsguard.restart import FORMAT
 from tests.kit.abilities import need_root
 from tests.kit.agents import Agent, until
 from tests.kit.behind import behind
 from tests.kit.mounting import Workspace
+from tests.kit.workers import at_work
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("FSGUARD_TEST_IO") == "daemon", reason="without the lane a restart is refused"
@@ -36,120 +35,14 @@ def restart(workspace: Workspace) -> dict[str, Any]:
     return dict(done)
 
 
-# Each goes on until it is told to stop, checks all that it does, and says how often it did it.
-WORKERS = {
-    "appends": """
-        f = open("log", "a")
-        def work(n):
-            f.write(f"{n}\\n"); f.flush()
-        def check(n):
-            assert open("log").read().split() == [str(i) for i in range(n)]
-    """,
-    "renames": """
-        open("r-0", "w").write("here")
-        def work(n):
-            os.rename(f"r-{n}", f"r-{n + 1}")
-        def check(n):
-            assert [x for x in os.listdir(".") if x.startswith("r-")] == [f"r-{n}"]
-            assert open(f"r-{n}").read() == "here"
-    """,
-    "trees": """
-        import shutil
-        def work(n):
-            os.makedirs(f"t{n}/a/b")
-            for i in range(5):
-                open(f"t{n}/a/b/f{i}", "x").write(str(i))
-            os.symlink("a", f"t{n}/l")
-            assert sorted(os.listdir(f"t{n}/l/b")) == [f"f{i}" for i in range(5)]
-            os.link(f"t{n}/a/b/f0", f"t{n}/h")
-            shutil.rmtree(f"t{n}")
-        def check(n):
-            assert not [x for x in os.listdir(".") if x[0] == "t" and x[1:].isdigit()]
-    """,
-    "database": """
-        import sqlite3
-        db = sqlite3.connect("db.sqlite", timeout=30)
-        db.execute("create table t (n integer)")
-        def work(n):
-            with db:
-                db.execute("insert into t values (?)", (n,))
-        def check(n):
-            assert db.execute("select count(*), sum(n) from t").fetchone() == (n, n * (n - 1) // 2)
-            assert db.execute("pragma integrity_check").fetchone() == ("ok",)
-    """,
-    "mapping": """
-        import mmap
-        open("mapped", "wb").write(bytes(65536))
-        m = mmap.mmap(os.open("mapped", os.O_RDWR), 65536)
-        def work(n):
-            m[n * 8 % 65536 : n * 8 % 65536 + 8] = n.to_bytes(8, "big")
-            if n % 50 == 0: m.flush()
-        def check(n):
-            m.flush()
-            assert open("mapped", "rb").read() == m[:]
-    """,
-    "commits": """
-        import subprocess
-        def git(*words):
-            return subprocess.run(["git", "-c", "user.name=n", "-c", "user.email=e", *words], check=True,
-                                  capture_output=True, text=True, cwd="repo").stdout
-        os.mkdir("repo"); git("init", "-q")
-        def work(n):
-            open("repo/file", "a").write(f"{n}\\n")
-            git("add", "file"); git("commit", "-q", "-m", str(n))
-        def check(n):
-            assert git("log", "--format=%s").split() == [str(i) for i in reversed(range(n))]
-            git("fsck", "--strict"); assert git("status", "--porcelain") == ""
-    """,
-}
-LOOP = """
-import select, sys
-stop("works")
-n = 0
-while not select.select([0], [], [], 0)[0]:
-    work(n)
-    n += 1
-check(n)
-print(n)
-"""
-
-
 def test_no_call_fails_while_it_is_restarted(workspace: Workspace) -> None:
-    agents, pipes = [], []
-    for name, script in WORKERS.items():
-        here = workspace.root / name
-        here.mkdir()
-        read, write = os.pipe()
-        pipes.append(write)
-        body = textwrap.dedent(script) + LOOP
-        agents.append(Agent(workspace, name, body, cwd=here, stdin=read, patience=60))
-        os.close(read)
-    try:
-        for agent in agents:
-            agent.until("works")
-        for agent in agents:
-            agent.go()
+    with at_work(workspace) as stop:
         pid = workspace.daemon_pid()
         for number in range(1, 5):
             done = restart(workspace)
             assert (done["restarts"], done["pid"]) == (number, pid)
-        for write in pipes:
-            os.write(write, b"x")
-        results = [agent.finish(go=False) for agent in agents]
-    finally:
-        for agent in agents:
-            if agent.process.poll() is None:
-                agent.kill()
-            agent.close()
-        for write in pipes:
-            os.close(write)
-    for result in results:
-        assert result.code == 0, result.err
-        assert int(result.out.split()[0]) > 0
-        assert "fsguard:" not in result.err, f"each works alone in its directory: {result.err}"
+        stop()
     assert workspace.warnings() == []
-    with contextlib.closing(sqlite3.connect(workspace.root / "database" / "db.sqlite")) as db:
-        assert db.execute("pragma integrity_check").fetchone() == ("ok",)
 
 
 def test_what_is_on_record_stays(workspace: Workspace) -> None:
@@ -354,7 +247,7 @@ def test_a_program_that_cannot_go_on_changes_nothing(workspace: Workspace) -> No
     # One that passes the trial and then can't be executed: the old one goes on.
     other.write_text(
         f"#!/bin/sh\nrm -- {other}\n"
-        """echo '{"format": 1, "version": "9.9", "io": "lane"}'\n"""
+        f"""echo '{{"format": {FORMAT}, "version": "9.9", "io": "lane"}}'\n"""
     )
     other.chmod(0o755)
     workspace.announce("not restarted")
