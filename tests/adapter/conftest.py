@@ -9,6 +9,7 @@ import pytest
 
 from fsguard.lane import engine
 from tests.kit.kernel import Kernel
+from tests.kit.records import told
 
 
 @pytest.fixture(scope="session")
@@ -21,7 +22,7 @@ def kernel(_kernel: Kernel) -> Iterator[Kernel]:
     yield _kernel
     engine.let_make(False)
     engine.forget_threads(False)
-    engine.take_records()
+    told()
     while engine.next_request() is not None:
         pass
 

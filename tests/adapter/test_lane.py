@@ -24,6 +24,7 @@ from fsguard.lane import engine
 from tests.kit import kernel as k
 from tests.kit.abilities import lacking
 from tests.kit.kernel import Kernel, entry_of
+from tests.kit.records import told
 
 # ---- names and lifetimes ----
 
@@ -156,7 +157,7 @@ def test_what_is_deleted_behind_and_open_is_still_there(kernel: Kernel, root: Pa
     if fh is not None:
         assert kernel.read(node, fh, 10) == b"still"
         kernel.release(node, fh)
-        engine.take_records()
+        told()
     else:
         engine.opened_by(node, -1)
         os.close(fd)
@@ -261,25 +262,25 @@ def test_an_unknown_thread_is_pythons(kernel: Kernel, root: Path) -> None:
     fh = kernel.open(node, k.ME())
     assert fh is not None and kernel.read(node, fh, 10) == b"x"
     kernel.release(node, fh)
-    engine.take_records()
+    told()
 
 
 def test_looks_are_told_once_until_they_are_taken(kernel: Kernel, root: Path) -> None:
     (root / "f").write_text("x")
     node, path = kernel.lookup(kernel.rel(root / "f")), os.fsencode(kernel.rel(root / "f"))
-    engine.take_records()
+    told()
     k.known(7)
     for _ in range(5):
         fh = kernel.open(node, k.ME())
         assert fh is not None
         kernel.release(node, fh)
-    assert [record[1:3] for record in engine.take_records()] == [(7, (path,))]
+    assert [record[1:3] for record in told()] == [(7, (path,))]
     fh = kernel.open(node, k.ME())
     assert fh is not None
     k.known(8)
     other = kernel.open(node, k.ME())
     assert other is not None
-    assert [record[1] for record in engine.take_records()] == [7, 8]
+    assert [record[1] for record in told()] == [7, 8]
     for handle in (fh, other):
         kernel.release(node, handle)
 
@@ -290,19 +291,19 @@ def test_who_reads_first_after_a_decision_looks_again(kernel: Kernel, root: Path
     k.known(7)
     fh = kernel.open(node, k.ME())
     assert fh is not None
-    assert len(engine.take_records()) == 1
+    assert len(told()) == 1
     header_pid = kernel.ask(k.READ, node, struct.pack("=QQIIQII", fh, 0, 10, 0, 0, 0, 0), pid=k.ME())
     assert header_pid and header_pid.body == b"x"
-    assert [record[1] for record in engine.take_records()] == [7]
+    assert [record[1] for record in told()] == [7]
     kernel.ask(k.READ, node, struct.pack("=QQIIQII", fh, 0, 10, 0, 0, 0, 0), pid=k.ME())
-    assert engine.take_records() == []
+    assert told() == []
     kernel.release(node, fh)
 
 
 def test_a_look_names_the_file_as_it_is_called_now(kernel: Kernel, root: Path) -> None:
     (root / "f").write_text("x")
     node, parent = kernel.lookup(kernel.rel(root / "f")), kernel.lookup(kernel.rel(root))
-    engine.take_records()
+    told()
     k.known(7)
     fh = kernel.open(node, k.ME())
     (root / "f").rename(root / "g")
@@ -310,7 +311,7 @@ def test_a_look_names_the_file_as_it_is_called_now(kernel: Kernel, root: Path) -
     engine.add_name(node, parent, b"g")
     kernel.release(node, fh or 0)
     kernel.forget(node, 1)
-    looks = engine.take_records()
+    looks = told()
     assert [record[2] for record in looks] == [(os.fsencode(kernel.rel(root / "g")),)]
 
 
@@ -336,14 +337,14 @@ def test_a_thread_that_has_ended_or_executed_something_is_unknown(kernel: Kernel
     process.stdin.close()
     process.wait()
     assert kernel.open(node, process.pid) is None, "it has ended"
-    engine.take_records()
+    told()
 
 
 def test_more_looks_than_room_go_to_python(kernel: Kernel, root: Path) -> None:
     for i in range(300):
         (root / str(i)).touch()
     nodes = [id_ for name, id_ in kernel.listing(kernel.lookup(kernel.rel(root))) if name.isdigit()]
-    engine.take_records()
+    told()
     k.known(1)
     asked = 0
     for actor in range(1, 32):
@@ -353,7 +354,7 @@ def test_more_looks_than_room_go_to_python(kernel: Kernel, root: Path) -> None:
             asked += fh is None
             if fh is not None:
                 kernel.release(node, fh)
-    assert asked == 31 * 300 - 8192 == 31 * 300 - len(engine.take_records())
+    assert asked == 31 * 300 - 8192 == 31 * 300 - len(told())
 
 
 # ---- granted writes ----
@@ -386,7 +387,7 @@ def test_a_granted_write_lands_and_anything_else_takes_the_grant_back(kernel: Ke
         assert kernel.write(node, 5, b"CC", 0, pid=k.ME()) is None, "its time was over"
         assert engine.revoke(node) == 0.0
         kernel.release(node, fh or 0)
-        engine.take_records()
+        told()
     finally:
         os.close(fd)
 

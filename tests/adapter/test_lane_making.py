@@ -16,6 +16,7 @@ import pytest
 from fsguard.lane import engine
 from tests.kit import kernel as k
 from tests.kit.kernel import Kernel, entry_of
+from tests.kit.records import told as take
 
 A, B = 1, 2  # groups
 
@@ -24,7 +25,7 @@ A, B = 1, 2  # groups
 def there(kernel: Kernel, root: Path) -> int:
     """The node of `root`, where files may be made; this thread is known as the first of group A."""
     node = kernel.lookup(kernel.rel(root))
-    engine.take_records()
+    take()
     engine.let_make(True)
     k.known(7, A)
     return node
@@ -32,7 +33,7 @@ def there(kernel: Kernel, root: Path) -> int:
 
 def told() -> list[tuple[str, int, str, bool]]:
     """(kind, actor, the name within the test's directory, written to)."""
-    return [(r[0], r[1], os.fsdecode(r[2][0]).partition("/")[2], r[6]) for r in engine.take_records()]
+    return [(r[0], r[1], os.fsdecode(r[2][0]).partition("/")[2], r[6]) for r in take()]
 
 
 def test_a_file_is_told_of_when_it_is_whole(kernel: Kernel, root: Path, there: int) -> None:
@@ -40,7 +41,7 @@ def test_a_file_is_told_of_when_it_is_whole(kernel: Kernel, root: Path, there: i
     assert stat.S_IMODE((root / "f").stat().st_mode) == 0o640
     assert kernel.write(node, fh, b"hello", pid=k.ME()) is not None
     assert kernel.write(node, fh, b" you", 5, pid=k.ME()) is not None
-    assert told() == []
+    assert take() == []
     assert kernel.release(node, fh) is not None
     assert (root / "f").read_bytes() == b"hello you"
     assert told() == [("made", 7, "f", True)]
@@ -110,7 +111,7 @@ def test_python_goes_on_with_what_something_else_concerns(
     node, fh = kernel.made(there, b"f", flags=os.O_RDWR | os.O_CREAT)
     assert kernel.write(node, fh, b"first", pid=k.ME()) is not None
     WAYS[way](kernel, node, fh)
-    records = engine.take_records()
+    records = take()
     assert next((r[0], r[1], r[5], r[6]) for r in records) == ("opened", 7, fh, True)
     assert [r[0] for r in records[1:]] == (["looked"] if way == "a look" else [])
     assert engine.load()["handles"] == before + len(records) - 1, "Python counts it"
@@ -121,7 +122,7 @@ def test_python_goes_on_with_what_something_else_concerns(
     assert kernel.write(node, fh, b"second", pid=k.ME()) is None
     assert kernel.release(node, fh) is None, "Python's to release"
     engine.close_handle(fh)
-    assert engine.take_records() == []
+    assert take() == []
     with pytest.raises(OSError):
         engine.making(fh)
     assert kernel.unlink(there, b"f") is None, "nobody is alone with it"
@@ -150,7 +151,7 @@ def test_a_file_is_either_told_of_or_handed_over(kernel: Kernel, root: Path, the
             want.wait()
             released[fh] = kernel.reply(unique) is not None
             want.wait()
-            for record in engine.take_records():
+            for record in take():
                 told[fh] = record[0]
             if not released[fh]:
                 os.close(engine.making(fh)[0])
@@ -260,7 +261,7 @@ def test_an_own_look_leaves_it_alone_with_the_task(kernel: Kernel, root: Path, t
     assert look is not None
     assert kernel.unlink(there, b"f") is None, "it is open"
     kernel.release(node, look)
-    engine.take_records()
+    take()
 
 
 def test_directories(kernel: Kernel, root: Path, there: int) -> None:
@@ -306,5 +307,5 @@ def test_when_there_is_no_room_to_tell_python_decides(kernel: Kernel, root: Path
         names += 1
     for node, fh in handles:
         assert kernel.release(node, fh) is not None
-    records = engine.take_records()
+    records = take()
     assert names == len(records) == 8192 and {r[0] for r in records} == {"made"}

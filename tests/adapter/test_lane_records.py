@@ -28,13 +28,16 @@ class Silent:
     """A lane with these records, and with changes from behind that cannot be read."""
 
     def __init__(self, *names: bytes) -> None:
-        self.records = [Record("removed", None, (name,), 1.0, 0, 0, False) for name in names]
+        self.records = [Record("removed", None, (n,), 1.0, 0, 0, False, i) for i, n in enumerate(names, 1)]
 
     def take_records(self) -> list[Record]:
         return self.records
 
     def take_changes(self) -> Any:
         raise ValueError("garbage")
+
+    def told(self) -> None:
+        pass
 
 
 def test_a_fault_costs_one_record(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
