@@ -71,7 +71,6 @@ KEPT: Mapping[str, tuple[str, ...]] = {
     "handles": ("files", "_next"),
     "recorder": ("numbers", "sessions", "actors", "cast"),
     "lane": ("_last", "_actors", "_numbers", "_groups", "_last_group"),
-    "recorder": ("numbers", "sessions", "actors", "cast"),
 }
 """What of which part goes to the next program; the rest of each is made anew, or has only wires in it."""
 
