@@ -151,9 +151,10 @@ def take_over(memfd: int, /) -> Left:
     """After `start`, in the process that follows: go on with what the one before had in this memory.
 
     That process must have ended, and its descriptors must be here under the same numbers (CLONE_FILES).
-    Actors, groups and threads keep their numbers, so new ones must be given others. What the kernel
-    believes is taken back once `serve` is called, and a lookup that finds nothing is Python's until
-    `misses_known`. ValueError: not such a memory, or damaged; nothing has changed then.
+    Nothing that was open is closed here: all that is not in `fds` is the caller's to close, before
+    anything else is opened. Actors, groups and threads keep their numbers, so new ones must be given others.
+    What the kernel believes is taken back once `serve` is called, and a lookup that finds nothing is Python's
+    until `misses_known`. ValueError: not such a memory, or damaged; nothing has changed then.
     """
 
 def note_handle(fh: int, id: int, fd: int, flags: int, readable: bool, tid: int, /) -> bool:

@@ -219,6 +219,7 @@ struct lane {
     uint64_t entry_ns, attr_ns; /* for how long the kernel may believe */
     uint64_t watched_ns;        /* ... where changes from behind are heard of, if that is longer */
     uint32_t open_flags, opendir_flags;
+    bool taking_over; /* what the dead had open is Python's to close: it knows by number what is left */
     bool resend;     /* what another process has read and not answered shall come again */
     bool no_opendir; /* the kernel can be told that directories need not be opened */
     size_t buffer_size;

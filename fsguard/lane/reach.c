@@ -70,7 +70,8 @@ void dir_forget(struct node *node)
     node->pinned = false; /* first: the next process takes such a descriptor for open */
     atomic_signal_fence(memory_order_seq_cst);
     node->fd = -1;
-    close(fd);
+    if (!lane.taking_over)
+        close(fd);
 }
 
 static void evict(void)

@@ -231,6 +231,7 @@ static bool settle(void *with, void *slot)
 
 static void rebuild(void)
 {
+    lane.taking_over = true;
     table_clear();
     slots_each(NODE_SLOT, link_node, NULL);
     slots_each(NAME_SLOT, link_name, NULL);
@@ -244,6 +245,7 @@ static void rebuild(void)
     slots_each(PATH_SLOT, free_path, NULL);
     slots_each(WATCH_SLOT, link_watch, NULL);
     slots_each(NODE_SLOT, settle, NULL);
+    lane.taking_over = false;
 }
 
 /* Its events in the queue are ours. */

@@ -149,8 +149,7 @@ class Keeper:
             engine.misses_known()
             known = {0, 1, 2, self.memory, self.log, self.hear, self.tell, self.device}
             for fd in self.before - known - set(found["fds"]) - set(past.descriptors()):
-                with suppress(OSError):  # of a node that nobody knows any more: closed in there
-                    os.close(fd)
+                os.close(fd)
             os.write(self.tell, b"1")
             if self.order is not None:
                 engine.die_at(*self.order)
