@@ -12,7 +12,7 @@ from typing import Any
 
 import trio
 
-from fsguard import __version__, config, facts, restart, takeover, taping
+from fsguard import __version__, config, facts, outliving, restart, takeover, taping
 from fsguard._clone import die_with_parent
 from fsguard.attribution.cgroup import CgroupPattern
 from fsguard.attribution.resolver import Resolver
@@ -24,19 +24,14 @@ from fsguard.core.model import Actor, Process
 from fsguard.core.policy import DEFAULT_IGNORE, Policies
 from fsguard.core.turns import Turns
 from fsguard.dispatch import Dispatch, Shield
-from fsguard.dispatch.recorder import Recorder
-from fsguard.dispatch.replay import Replay
 from fsguard.errors import BusyError, FsguardError, NotMountedError
-from fsguard.fuse._library import request
 from fsguard.fuse.connection import Connection
 from fsguard.fuse.filesystem import Settings as FuseSettings
-from fsguard.fuse.handles import Handle
 from fsguard.fuse.operations import Operations
-from fsguard.fuse.shared import LaneTable
 from fsguard.fuse.tracebacks import describe
 from fsguard.keeping import StoreKeeper
 from fsguard.notify import Notifier
-from fsguard.observer import NullObserver, Observer, Session
+from fsguard.observer import NullObserver, Observer
 from fsguard.probe import Facts
 from fsguard.service import Service
 from fsguard.starting import Ready, Spec, choose_io
@@ -52,7 +47,6 @@ _log = logging.getLogger("fsguard.daemon")
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Blocked until the daemon hears them, or a dead mount would be left."""
 SETTLE_SECONDS = 0.1
-AGAIN_SECONDS = 0.5
 # What only asks. After anything else a task may not be alone with a file any more that it has made.
 _QUESTIONS = frozenset(
     [
@@ -103,7 +97,7 @@ class Daemon:
         """What this worker could not go on with."""
         self.asked = 0  # requests on the control socket
         self.asked_to_end = False  # and somebody was still in there
-        will = life.memory.will() if self._goes_on and life is not None else None
+        will = life.memory.will() if self.goes_on and life is not None else None
         self.door = Door(will.listener if will is not None else estate.listener if estate is not None else -1)
         self.spec = spec
         self.settings = settings
@@ -169,7 +163,7 @@ class Daemon:
                 watched_timeout=self.caching.watched,
                 lane_state=estate.lane if estate is not None else None,
                 lane_memory=life.memory.lane if life is not None else None,
-                lane_goes_on=self._goes_on,
+                lane_goes_on=self.goes_on,
                 workers_before=(
                     *((estate.worker,) if estate is not None else ()),
                     *(life.dead if life else ()),
@@ -184,7 +178,7 @@ class Daemon:
             self.resolver.changed = self.operations.lane.forget
             self.resolver.recall = self.operations.lane.known
             self.resolver.learn = self.operations.lane.know
-        self.recorder = self._record(tape) if tape is not None else None
+        self.recorder = outliving.record(self, tape) if tape is not None else None
         self.service = Service(self.dispatch, self.resolver, self.status, keeper, connection.workspace_fd)
         self._asked = self.service.handlers()
         self._acts: dict[str, Callable[[], object]] = {
@@ -196,7 +190,7 @@ class Daemon:
             self._acts = {name: self.recorder.act(name, act) for name, act in self._acts.items()}
         self.notifier = Notifier()
         self.succession = Succession(
-            self._parts(),
+            self.parts(),
             connection,
             self.operations,
             self.dispatch,
@@ -206,13 +200,13 @@ class Daemon:
             SIGNALS,
             life.board if life is not None else None,
         )
-        if self._goes_on and life is not None:
-            self._take_over(life)
+        if self.goes_on and life is not None:
+            outliving.take_over(self, life)
         elif estate is not None:
             self._inherit(estate)
 
     @property
-    def _goes_on(self) -> bool:
+    def goes_on(self) -> bool:
         """Whether another worker has died."""
         return self.life is not None and bool(self.life.dead)
 
@@ -220,27 +214,7 @@ class Daemon:
     def _first(self) -> bool:
         return not self.restarts and not self.takeovers
 
-    def _record(self, tape: Tape) -> Recorder:
-        """Note all that comes to the guard from now on: everything else is wired."""
-        operations = self.operations
-        assert operations.lane is not None and isinstance(operations.nodes, LaneTable)
-        recorder = taping.record(tape, self.dispatch, self.resolver, request.unique)
-        self.shield.ask(recorder)
-        operations.nodes.seen_as(tape.view)
-        operations.lane.numbered = recorder.numbered
-
-        def telling(number: int) -> None:
-            recorder.record = number
-
-        def given(handle: Handle) -> int:
-            session = getattr(handle.session, "inner", handle.session)
-            return recorder.has_handle(session, handle.fh, handle.node, handle.flags, handle.readable)
-
-        operations.telling, operations.handles.given = telling, given
-        tape.failed = lambda error: _log.error("what happens can't be noted: %s", describe(error))
-        return recorder
-
-    def _parts(self) -> dict[str, object]:
+    def parts(self) -> dict[str, object]:
         """By the names of `restart.KEPT`."""
         guard, dispatch, operations = self.guard, self.dispatch, self.operations
         parts = {
@@ -279,7 +253,7 @@ class Daemon:
         """Go on where the program before has ended. The files that are open come through whatever happens."""
         operations = self.operations
         try:
-            restart.restore(estate.objects, self._parts(), operations.nodes.__getitem__)
+            restart.restore(estate.objects, self.parts(), operations.nodes.__getitem__)
         except Exception as error:
             _log.error("what was on record is lost: %s", describe(error))
             if operations.lane is not None:
@@ -287,55 +261,6 @@ class Daemon:
         operations.adopt_handles(estate.handles, dict(operations.handles.files))
         self.dispatch.waiting.resumed = dict(estate.waiting)
         self.connection.resumed = estate.requests
-
-    def _take_over(self, life: takeover.Life) -> None:
-        """Go on where the worker before has died."""
-        operations = self.operations
-        lane = operations.lane
-        assert lane is not None and lane.left is not None
-        checkpoint, least = life.memory.checkpoint(), self.guard.ledger.version
-        try:
-            if checkpoint is None:
-                raise LookupError("nothing was written down yet")
-            restart.restore(checkpoint.data, self._parts(), operations.node_or_gone)
-        except Exception as error:
-            self.takeover_trouble = f"what was on record is lost: {describe(error)}"
-            checkpoint = None
-        if checkpoint is not None and self.recorder is not None:
-            doubt = self._play_back(self.recorder, checkpoint.mark, least)
-            if doubt is not None:
-                self.takeover_trouble = f"what happened before counts as seen: {doubt}"
-        elif self.tape is not None:
-            self.tape.lose()
-        if self.takeover_trouble is not None:
-            _log.error("%s", self.takeover_trouble)
-        lane.skip_numbers()
-        operations.take_over_handles(lane.left.handles)
-        self.service.taken_over()
-
-    def _play_back(self, recorder: Recorder, mark: int, least: int) -> str | None:
-        """What has happened since the checkpoint; why that can't be said, if so."""
-        operations = self.operations
-        assert operations.lane is not None
-        files = operations.handles.files
-
-        def has_handle(session: Session, fh: int, node: Any, flags: int, readable: bool) -> None:
-            files[fh] = Handle(fh, node, -1, flags, self.shield.session(session), readable)
-
-        def fault() -> None:
-            self.shield.faults += 1
-
-        replay = Replay(
-            recorder,
-            operations.node_or_gone,
-            has_handle,
-            lambda fh: files.pop(fh, None),
-            operations.lane.is_called,
-            fault,
-        )
-        doubt = taping.play_back(recorder, replay, mark, least)
-        operations.told_before = recorder.record
-        return doubt
 
     def descriptors(self) -> set[int]:
         """Those that this worker goes on with."""
@@ -354,7 +279,7 @@ class Daemon:
         self.notifier = notifier
         if self.life is not None and self._first:
             began = self.tape.cut() if self.tape is not None else 0
-            data = restart.gather(self._parts(), under_way=True)
+            data = restart.gather(self.parts(), under_way=True)
             self.life.memory.save(takeover.Checkpoint(1, began, data))
         async with trio.open_nursery() as nursery:
             await nursery.start(self._serve)
@@ -369,7 +294,7 @@ class Daemon:
             self._make_will()
             ready.say({"ready": True, "pid": self.pid, "features": self.connection.features()})
             notifier.say(READY="1", STATUS=f"guarding {self.spec.workspace}")
-            how = "taken over" if self._goes_on else "restarted" if self.restarts else "mounted"
+            how = "taken over" if self.goes_on else "restarted" if self.restarts else "mounted"
             _log.info("%s %s on %s, version %s", how, self.spec.workspace, self.spec.mountpoint, __version__)
             nursery.start_soon(self.succession.wait)
             if notifier.watchdog is not None:
@@ -377,8 +302,8 @@ class Daemon:
             nursery.start_soon(self.operations.listen, self.connection.device)
             nursery.start_soon(self._settle)
             if self.life is not None:
-                nursery.start_soon(self._checkpoints(self.life).run)
-                nursery.start_soon(self._forget_requests)
+                nursery.start_soon(outliving.checkpoints(self, self.life).run)
+                nursery.start_soon(outliving.forget_requests, self)
                 nursery.start_soon(self._keeper_gone, self.life.board.keeper)
             nursery.start_soon(self._housekeeping)
             await self.connection.over.wait()
@@ -395,41 +320,6 @@ class Daemon:
             will = takeover.Will(self.connection.handed_on().agreement, self.door.fileno())
             self.life.memory.make_will(will)
             die_with_parent(False)  # from now on there is something to go on with
-
-    def _checkpoints(self, life: takeover.Life) -> takeover.Checkpoints:
-        operations, parts = self.operations, self._parts()
-        assert operations.lane is not None
-
-        def gather() -> bytes:
-            operations.leave_the_lane_alone()
-            return restart.gather(parts, under_way=True)
-
-        def changed() -> object:
-            return self.guard.ledger.version, operations.told, tuple(operations.counts.values()), self.asked
-
-        recorder = self.recorder
-        checkpoints = takeover.Checkpoints(
-            life.memory,
-            gather,
-            changed,
-            operations.lane.starting_a_child,
-            self.tape,
-            lambda: recorder is None or recorder.settled,
-        )
-        if self.tape is not None:
-            self.tape.full = checkpoints.soon
-        return checkpoints
-
-    async def _forget_requests(self) -> None:
-        """Those that the worker before had begun have come again by now, or their askers are gone."""
-        lane, recorder = self.operations.lane, self.recorder
-        if not self._goes_on or recorder is None or lane is None:
-            return
-        await trio.sleep(AGAIN_SECONDS)
-        while lane.queued():
-            await trio.sleep(AGAIN_SECONDS)
-        with _not_fatal("forgetting requests"):
-            recorder.forget_requests()
 
     async def _keeper_gone(self, keeper: int) -> None:
         """Without a keeper this goes on, but nobody would take over: so execute this program anew, which

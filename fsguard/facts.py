@@ -28,6 +28,7 @@ def status(daemon: Daemon) -> dict[str, Any]:
         "keeper_pid": daemon.life.board.keeper if daemon.life is not None else None,
         "keeper_reason": daemon.keeper_trouble,
         "takeovers": daemon.takeovers,
+        "takeover_trouble": daemon.takeover_trouble,
         "io": daemon.io,
         "io_reason": daemon.io_reason,
         "disabled": daemon.spec.disabled,
