@@ -387,8 +387,8 @@ static bool is_child(int pid)
 }
 
 /* Who has served before us may have events in the queue; later, the number may be another's. */
-enum { DEAD_NS = 2000000000 };
-static int64_t dead_until;
+static const int64_t DEAD_NS = 5000000000;
+static int64_t dead_until; /* counted from when events are read */
 
 static bool is_ours(int pid)
 {
@@ -933,6 +933,7 @@ bool watch_serve(void)
     pthread_mutex_unlock(&tell_lock);
     if (!listens) {
         void *buffer = malloc(WATCH_BUFFER);
+        dead_until = monotonic_ns() + DEAD_NS;
         listening = true;
         if (buffer == NULL || pthread_create(&thread, NULL, reader, buffer) != 0) {
             listening = false;
@@ -1004,7 +1005,6 @@ void watch_lost(void)
 {
     if (group < 0)
         return;
-    dead_until = monotonic_ns() + DEAD_NS;
     tell_push(tell_make(TELL_ALL, 0, 0, "", 0));
     change_add(FAN_Q_OVERFLOW, 0, "", 0, NULL, 0);
 }
