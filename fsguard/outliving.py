@@ -45,6 +45,7 @@ def record(daemon: Daemon, tape: Tape) -> Recorder:
         return recorder.has_handle(session, handle.fh, handle.node, handle.flags, handle.readable)
 
     operations.telling, operations.handles.given = telling, given
+    operations.is_noted = lambda: recorder.written
     tape.failed = lambda error: _log.error("what happens can't be noted: %s", describe(error))
     return recorder
 
@@ -73,6 +74,7 @@ def take_over(daemon: Daemon, life: Life) -> None:
     lane.skip_numbers()
     operations.take_over_handles(lane.left.handles)
     daemon.service.taken_over()
+    lane.only_misses([state.path for state in daemon.guard.ledger if daemon.dispatch.misses(state.path)])
 
 
 def _play_back(daemon: Daemon, recorder: Recorder, mark: int, least: int) -> str | None:

@@ -17,7 +17,7 @@ import struct
 import time
 import warnings
 import zlib
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Mapping
 from contextlib import AbstractContextManager, suppress
 from typing import Any, NamedTuple
 
@@ -166,13 +166,12 @@ def _memfd(name: str) -> int:
 # ---- descriptors ------------------------------------------------------------------------
 
 
-def open_now() -> set[int]:
-    """Every descriptor."""
-    found = set()
+def open_now() -> dict[int, str]:
+    """Every descriptor, and what it is."""
+    found = {}
     for fd in map(int, os.listdir("/proc/self/fd")):
-        with suppress(OSError):
-            os.fstat(fd)  # not the one through which they were listed
-            found.add(fd)
+        with suppress(OSError):  # the one through which they were listed
+            found[fd] = os.readlink(f"/proc/self/fd/{fd}")
     return found
 
 
@@ -183,18 +182,20 @@ def close_those_below(directory: str) -> None:
     held, and closing any descriptor of such a file gives up all.
     """
     below = os.path.realpath(directory) + "/"
-    for fd in open_now() - _STANDARD:  # the log is in there, too
-        with suppress(OSError):
-            if os.readlink(f"/proc/self/fd/{fd}").startswith(below):
+    for fd, what in open_now().items():
+        if fd not in _STANDARD and what.startswith(below):  # the log is in there, too
+            with suppress(OSError):
                 os.close(fd)
 
 
-def close_strangers(before: Collection[int], known: Collection[int]) -> None:
+def close_strangers(before: Mapping[int, str], known: Collection[int]) -> None:
     """Of those that were open `before`, close what only the dead worker knew: sockets of clients, who come
-    again, and the like."""
-    for fd in set(before) - _STANDARD - set(known):
-        with suppress(OSError):
-            os.close(fd)
+    again, and the like. (The keeper has the same table: a number may be another file's by now.)"""
+    now = open_now()
+    for fd, what in before.items():
+        if fd not in _STANDARD and fd not in known and now.get(fd) == what:
+            with suppress(OSError):
+                os.close(fd)
 
 
 # ---- checkpoints ------------------------------------------------------------------------

@@ -189,8 +189,10 @@ class Recorder(Cast):
         return self.session(number, inner, 0)
 
     def found(self, tid: int, file: FileView, flags: int) -> Session:
-        self.tape.lose()  # it is not on there how that came about
-        return self.session(self.number(), self.inner.found(tid, file, flags), 0)
+        number = self.number()
+        args = (number, tid, self.node_number(file), flags)
+        inner = self.call("found", 0, args, 0, self.inner.found, tid, file, flags)
+        return self.session(number, inner, 0)
 
     def removed(self, who: Hashable | None, path: bytes, at: float) -> None:
         self.call("removed", -self.record, (self.who(who), path, at), 0, self.inner.removed, who, path, at)

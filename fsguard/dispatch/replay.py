@@ -199,6 +199,10 @@ class Replay:
         inner = self._dispatch.making(self._who(who), paths, self._node(file), *rest)
         return self._recorder.session(number, inner, 0)
 
+    def _found_(self, unique: int, number: int, tid: int, file: int, flags: int) -> object:
+        self._recorder.numbers = max(self._recorder.numbers, number)
+        return self._recorder.session(number, self._dispatch.found(tid, self._node(file), flags), 0)
+
     def _removed_(self, unique: int, who: int, path: bytes, at: float) -> None:
         self._dispatch.removed(self._who(who), path, at)
 
@@ -328,6 +332,7 @@ _UNASKED = frozenset(
         "outside",
         "made",
         "making",
+        "found",
         "removed",
         "linked",
     ]

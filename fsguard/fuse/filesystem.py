@@ -121,6 +121,7 @@ class Filesystem(pyfuse3.Operations):
         self.begun = False  # something was changed whose request may not be known to be answered
         self.told = 0  # records of what was done past us
         self.telling: Callable[[int], object] = lambda number: None  # told the number of each before it is
+        self.is_noted: Callable[[], bool] = lambda: True  # what was told would not be lost with this process
         self.told_before = 0  # the last one that a worker before has told
         self._telling = 0
         self.under_way = 0  # requests whose handler may wait
@@ -173,7 +174,7 @@ class Filesystem(pyfuse3.Operations):
             self._tell(lane, records)
         finally:
             self._telling -= 1
-        if not self._telling:  # judging what is told takes what there is by then
+        if not self._telling and self.is_noted():  # judging what is told takes what there is by then
             lane.told()
 
     def _tell(self, lane: Lane, records: Iterable[Record]) -> None:
@@ -323,8 +324,11 @@ class Filesystem(pyfuse3.Operations):
         self.take_records()
         for one, node in new:
             if one.fh not in self.handles.files:  # none that the lane has just handed over
+                log.info("handle %d of node %d: nothing is on record of it", one.fh, one.node)
                 session = self.observer.found(one.tid, node, one.flags)
-                self._restore(Handle(one.fh, node, one.fd, one.flags, session, one.readable))
+                handle = Handle(one.fh, node, one.fd, one.flags, session, one.readable)
+                self._restore(handle)
+                self.handles.given(handle)
         for handle in known.values():
             handle.session.released()
 

@@ -310,15 +310,18 @@ class Lane:
 
     def watch_miss_at(self, path: bytes) -> None:
         """The same by path; the kernel, which may believe by now that nothing is there, is to ask again."""
-        *above, name = path.split(b"/")
-        parent = ROOT_ID
-        for part in above:
-            parent = engine.child(parent, part)
-            if not parent:
-                return
-            engine.release(parent)
-        engine.watch_miss(parent, name)
-        engine.expire(parent, name)
+        parent, name = _place(path)
+        if parent:
+            engine.watch_miss(parent, name)
+            engine.expire(parent, name)
+
+    def only_misses(self, paths: Iterable[bytes]) -> None:
+        """After another worker: these are all whose absence matters."""
+        for path in paths:
+            parent, name = _place(path)
+            if parent:
+                engine.watch_miss(parent, name)
+        engine.misses_known()
 
     def counts(self) -> dict[str, int]:
         """Requests answered without Python, by name."""
@@ -334,3 +337,15 @@ class Lane:
 
     def load(self) -> dict[str, int]:
         return engine.load()
+
+
+def _place(path: bytes) -> tuple[int, bytes]:
+    """(the directory's node, the name in it); node 0: it is not known."""
+    *above, name = path.split(b"/")
+    parent = ROOT_ID
+    for part in above:
+        parent = engine.child(parent, part)
+        if not parent:
+            break
+        engine.release(parent)
+    return parent, name
