@@ -11,6 +11,7 @@ copy of it does the work (`keeper.py`).
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
 import os
@@ -18,7 +19,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import trio
 
@@ -213,5 +214,13 @@ def _work(
     return 0
 
 
+def _leave(code: int) -> NoReturn:
+    """End this process without taking the interpreter apart: who unmounts waits for it."""
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    _leave(main())

@@ -120,7 +120,7 @@ def checkpoints(daemon: Daemon, life: Life) -> Checkpoints:
         changed,
         operations.lane.starting_a_child,
         daemon.tape,
-        lambda: recorder is None or recorder.settled,
+        lambda: not daemon.succession.handing_on and (recorder is None or recorder.settled),
     )
     if daemon.tape is not None:
         daemon.tape.full = made.soon

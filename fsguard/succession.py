@@ -67,6 +67,8 @@ class Succession:
         self._board = board
         self._under_way = False
         self._wanted, self._want = trio.open_memory_channel[tuple[list[str], dict[str, str]]](1)[::-1]
+        self.handing_on = False
+        """Nothing else is to be begun: the next program goes on from here."""
         self.ending = False
         """It is being unmounted."""
         self.trouble: str | None = None
@@ -121,6 +123,7 @@ class Succession:
         """For requests to restart, until one comes about."""
         async for program, environ in self._wanted:
             try:
+                self.handing_on = True
                 with _kept_for_the_next(self._signals):
                     await self._hand_on(program, environ)
             except Exception as error:
@@ -129,6 +132,7 @@ class Succession:
                 )
                 _log.error("not restarted: %s", message)
                 self.trouble = message
+            self.handing_on = False
             self._connection.go_on(self._operations)
             self._door.open()
             self._under_way = False

@@ -191,7 +191,7 @@ struct started {
     uint64_t node;           /* of which Python has to be told, 0: none */
 };
 
-enum { DEVICES = 256, STARTED = 256, WATCH_COUNTERS = 5, PIDS = 8 };
+enum { DEVICES = 256, STARTED = 256, WATCH_COUNTERS = 5, PIDS = 8, CHILDREN = 16 };
 struct shared {
     char magic[8];
     uint32_t layout;
@@ -206,6 +206,11 @@ struct shared {
     atomic_ullong forwarded, watching[WATCH_COUNTERS];
     _Atomic uint32_t device_count;
     uint64_t devices[DEVICES];
+    struct {
+        int32_t pid;
+        int64_t until; /* CLOCK_MONOTONIC, ns */
+    } children[CHILDREN]; /* that had copies of our descriptors: see watch_hold */
+    uint32_t next_child;
     struct started started[STARTED];
     struct record records[RECORDS];
     uint8_t class_of[MAX_CHUNKS];

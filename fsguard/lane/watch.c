@@ -359,21 +359,16 @@ static long threads_of(char *stat)
 
 /* A child of ours has copies of our descriptors until it executes its program. What we were just writing
  * is then closed by it, and would seem to be its work. Such children are noted before their events are read. */
-enum { CHILDREN = 16 };
+static const int64_t CHILD_NS = 5000000000; /* somebody else may come to read of it */
 static pthread_mutex_t reading = PTHREAD_MUTEX_INITIALIZER;
-static struct {
-    int pid;
-    int64_t until;
-} children[CHILDREN];
-static unsigned next_child;
 
 void watch_hold(void) { pthread_mutex_lock(&reading); }
 
 void watch_let_go(int child)
 {
     if (child > 0) {
-        children[next_child].pid = child, children[next_child].until = monotonic_ns() + AUTHOR_NS;
-        next_child = (next_child + 1) % CHILDREN;
+        unsigned at = shared->next_child++ % CHILDREN;
+        shared->children[at].pid = child, shared->children[at].until = monotonic_ns() + CHILD_NS;
     }
     pthread_mutex_unlock(&reading);
 }
@@ -381,7 +376,7 @@ void watch_let_go(int child)
 static bool is_child(int pid)
 {
     for (unsigned i = 0; i < CHILDREN; i++)
-        if (children[i].pid == pid && monotonic_ns() < children[i].until)
+        if (shared->children[i].pid == pid && monotonic_ns() < shared->children[i].until)
             return true;
     return false;
 }
@@ -389,6 +384,9 @@ static bool is_child(int pid)
 /* Who has served before us may have events in the queue; later, the number may be another's. */
 static const int64_t DEAD_NS = 5000000000;
 static int64_t dead_until; /* counted from when events are read */
+
+/* It may have died between a child's fork and being told its number. */
+static bool one_died(void) { return shared->pids[0] && monotonic_ns() < dead_until; }
 
 static bool is_ours(int pid)
 {
@@ -824,7 +822,7 @@ bool watch_events(const char *buffer, size_t size)
             foreign = true;
             continue;
         }
-        if (is_ours(e.pid) || (e.mask == FAN_CLOSE_WRITE && is_child(e.pid))) {
+        if (is_ours(e.pid) || (e.mask == FAN_CLOSE_WRITE && (is_child(e.pid) || one_died()))) {
             count(OWN);
             continue;
         }
