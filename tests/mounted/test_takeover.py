@@ -20,7 +20,7 @@ from tests.kit.agents import Agent, until
 from tests.kit.mounting import Workspace
 from tests.kit.workers import WORKERS, at_work
 
-SECONDS = float(os.environ.get("FSGUARD_KILL_SECONDS", "30"))
+SECONDS = float(os.environ.get("FSGUARD_KILL_SECONDS", "60"))
 SEED = int(os.environ.get("FSGUARD_KILL_SEED", "0")) or random.randrange(1 << 30)
 
 pytestmark = pytest.mark.skipif(
