@@ -30,6 +30,8 @@ NEED_TEST := $(NEED_BUILD) git:git sqlite3:sqlite3 rsync:rsync patch:patch setfa
 	setcap:libcap2-bin tmux:tmux vi:vim-tiny tar:tar findmnt:util-linux $(NEED_CI)
 NEED_STRESS := $(NEED_TEST) stress-ng:stress-ng fio:fio
 
+POSIX := $(wildcard tests/mounted/test_posix_*.py)
+
 .PHONY: help mount unmount test stress bench profile check ci clean lock install uninstall deb vagrant-tools vagrant-box vagrant-test system-build system-test system-stress workspace-named FORCE
 
 help: ## this list
@@ -69,15 +71,16 @@ test: system-test $(VENV)/.dev ## all tests: core, adapters, and real mounts (AR
 	$(VENV)/bin/python -m compileall -q fsguard tests
 	$(if $(strip $(ARGS)),exec $(VENV)/bin/python -m pytest $(wildcard tests/unit tests/adapter tests/mounted) $(ARGS))
 	# Beside those that mount, which wait for one another most of the time: what needs no mount, and then
-	# the POSIX table once more without the lane. Its words come at the end.
+	# the POSIX table, with the lane and without. Its words come at the end.
 	beside=$$(mktemp)
 	trap 'rm -f "$$beside"' EXIT
 	{
 	  $(VENV)/bin/python -m pytest $(wildcard tests/unit) || exit
-	  FSGUARD_TEST_IO=daemon exec $(VENV)/bin/python -m pytest $(wildcard tests/mounted/test_posix_*.py)
+	  $(VENV)/bin/python -m pytest $(POSIX) || exit
+	  FSGUARD_TEST_IO=daemon exec $(VENV)/bin/python -m pytest $(POSIX)
 	} >"$$beside" 2>&1 &
 	code=0
-	$(VENV)/bin/python -m pytest $(wildcard tests/adapter tests/mounted) || code=$$?
+	$(VENV)/bin/python -m pytest $(wildcard tests/adapter) $(filter-out $(POSIX),$(wildcard tests/mounted/test_*.py)) || code=$$?
 	wait $$! || code=$$?
 	cat "$$beside"
 	exit $$code

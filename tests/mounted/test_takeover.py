@@ -223,6 +223,19 @@ def work_while_it_is_killed(workspace: Workspace) -> tuple[dict[str, int], int, 
     return done, len(killed), talks
 
 
+def test_a_worker_may_die_as_soon_as_it_has_taken_over(workspace: Workspace) -> None:
+    """Before it has touched its memory, made a checkpoint, or answered what had come again."""
+    workspace.announce("was killed by signal")
+    few = {name: (WORKERS | MORE)[name] for name in ("appends", "numbers", "trees", "renames")}
+    with at_work(workspace, few, patience=120) as stop:
+        for _ in range(12):
+            began = time.monotonic()
+            kill_worker(workspace)
+            time.sleep(max(0.0, 0.6 - (time.monotonic() - began)))  # or they would be given up
+        stop()
+    assert workspace.warnings() == []
+
+
 def test_a_keeper_that_dies_is_followed_by_another(workspace: Workspace) -> None:
     workspace.announce("the keeper|was killed by signal")
     with at_work(workspace, {name: WORKERS[name] for name in ("appends", "trees")}) as stop:
@@ -232,6 +245,7 @@ def test_a_keeper_that_dies_is_followed_by_another(workspace: Workspace) -> None
             os.kill(keeper, signal.SIGKILL)
             # The worker becomes the keeper.
             until(lambda pid=pid: workspace.daemon_pid() == pid and worker(workspace), "another keeper")
+            assert workspace.status()["keeper_pid"] == pid
             kill_worker(workspace)
         stop()
     assert workspace.status()["takeovers"] == 2
