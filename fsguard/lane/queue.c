@@ -60,8 +60,8 @@ void queue_wake(void)
 }
 
 /* A request that the kernel can't copy to us in one go, because a page is missing and we are being killed,
- * fails with EIO (Linux 6.18, fuse_dev_do_read). So the pages are there before, and no fork takes them away for
- * a moment. (Memory of malloc's: libfuse frees it.) */
+ * fails with EIO (Linux 6.18, fuse_dev_do_read). So the pages are there before. (Memory of malloc's: libfuse
+ * frees it.) */
 enum { PAGE = 4096, AT_LEAST = 4 * PAGE, FULL = 8 };
 static unsigned buffers; /* with queue_lock held */
 
@@ -69,19 +69,11 @@ static void *buffer_new(bool full)
 {
     size_t size = (lane.buffer_size + PAGE - 1) / PAGE * PAGE, most = full ? size : AT_LEAST;
     void *mem;
-    if (posix_memalign(&mem, PAGE, size + PAGE) != 0)
+    if (posix_memalign(&mem, PAGE, size) != 0)
         return NULL;
     if (madvise(mem, most, MADV_POPULATE_WRITE) < 0) /* Linux 5.14 */
         memset(mem, 0, most);
-    madvise(mem, size, MADV_DONTFORK);
     return mem;
-}
-
-static void buffer_free(void *mem)
-{
-    if (mem)
-        madvise(mem, (lane.buffer_size + PAGE - 1) / PAGE * PAGE, MADV_DOFORK); /* it may become something else */
-    free(mem);
 }
 
 void *buffer_take(void)
@@ -107,7 +99,7 @@ void buffer_give(void *mem)
         buffers--;
     }
     pthread_mutex_unlock(&queue_lock);
-    buffer_free(mem);
+    free(mem);
 }
 
 void queue_push(void *mem, size_t size)
