@@ -14,6 +14,7 @@ import pytest
 
 from tests.kit import tally
 from tests.kit.mounting import Workspace
+from tests.kit.workers import WORKERS, at_work
 from tests.mounted import test_takeover
 
 SECONDS = float(os.environ.get("FSGUARD_KILL_SECONDS", "600"))
@@ -25,6 +26,18 @@ def test_ten_minutes(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> N
     tally.note("workers killed under eight tasks", "lane", killed, 0)
     tally.note("what those did meanwhile", "lane", sum(done.values()), 0)
     tally.note("conflicts told of, each once", "lane", talks, 0)
+
+
+def test_keepers_and_workers_in_turn(workspace: Workspace) -> None:
+    workspace.announce("the keeper|was killed by signal")
+    few = {name: WORKERS[name] for name in ("appends", "trees")}
+    with at_work(workspace, few) as stop:
+        for _ in range(10):
+            test_takeover.kill_keeper(workspace)
+            test_takeover.kill_worker(workspace)
+        stop()
+    assert workspace.status()["takeovers"] == 10
+    assert workspace.warnings() == []
 
 
 @pytest.mark.parametrize("files", [100, 10_000])
