@@ -145,7 +145,10 @@ def _run(beginning: Beginning) -> int:
             return _answering(lambda: _work(beginning, life, None), beginning.ready, beginning.notifier)
         return _answering(lambda: _work_on(beginning, life), Ready(None), beginning.notifier)
 
-    return keeper.keep(work, board, restart.execute)
+    try:
+        return keeper.keep(work, board, restart.execute)
+    except keeper.NoWorkerError as error:  # better a mount that dies with this process than none
+        return _work(beginning, None, f"no second process can be made here: {error}")
 
 
 def _end(worker: int) -> None:

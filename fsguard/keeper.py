@@ -29,7 +29,7 @@ from typing import Any
 
 from fsguard._clone import clone_sharing
 
-__all__ = ["PASSED_ON", "Board", "dying", "keep"]
+__all__ = ["PASSED_ON", "Board", "NoWorkerError", "dying", "keep"]
 
 _log = logging.getLogger("fsguard.keeper")
 
@@ -113,17 +113,28 @@ class Board:
         return self._page[_WORDS:].split(b"\0", 1)[0].decode("utf-8", "replace")
 
 
+class NoWorkerError(Exception):
+    """A process that shares descriptors can't be made here; says why."""
+
+
 def keep(work: Callable[[Sequence[int]], int], board: Board, perform: Callable[[Any], object]) -> int:
     """Run `work([])` in a worker, `work([its pid])` in the next one when that has died, and so on.
 
     Returns twice over: in each worker what `work` has returned, in the keeper the last worker's
-    exit code. `perform`: executes another program here (`Board.execute`). OSError: there can be no worker.
+    exit code. `perform`: executes another program here (`Board.execute`). NoWorkerError: there can be none.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [*PASSED_ON, signal.SIGCHLD, _EXECUTE])
     deaths: deque[float] = deque(maxlen=DEATHS)
     dead: list[int] = []
     while True:
-        pid = clone_sharing()
+        try:
+            pid = clone_sharing()
+        except OSError as error:
+            if dead:
+                _log.critical("no other worker can be made (%s): whoever uses the mount gets ENOTCONN", error)
+                return 1
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            raise NoWorkerError(error.strerror) from None
         if pid == 0:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             return work(dead)
